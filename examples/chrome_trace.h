@@ -3,9 +3,9 @@
 #define CROSSHATCH_EXAMPLES_CHROME_TRACE_H_
 
 /// \file
-/// The spans of a run as a trace in the JSON format of Chrome's tracing, which
-/// ui.perfetto.dev and chrome://tracing open: a process for each rank, a row
-/// for each stream.
+/// ChromeTrace: the spans of a run in the JSON trace format of Chrome, which
+/// ui.perfetto.dev and chrome://tracing open. Each rank is a process, each
+/// stream a row.
 
 #include <deque>
 #include <string>
@@ -16,16 +16,16 @@
 
 namespace crosshatch::examples {
 
-/// The spans of some ranks.
+/// Collects the spans of several ranks.
 class ChromeTrace {
  public:
-  /// \param ranks the sinks to have.
+  /// \param ranks number of sinks.
   explicit ChromeTrace(int ranks);
 
-  /// For rank i at [i]; as JobOptions::sinks takes them.
+  /// Returns the sink of each rank, for JobOptions::sinks.
   std::vector<EventSink*> sinks();
 
-  /// The whole trace so far, in JSON. Call when no rank is running.
+  /// Returns the trace so far as JSON. Call it while no rank is running.
   std::string ToJson() const;
 
  private:

@@ -15,15 +15,16 @@
 namespace crosshatch::examples {
 namespace {
 
-constexpr int kMostRanks = 64;
+constexpr int kMaxRanks = 64;
 constexpr int64_t kSteps = 12;
 
-// All of `names` in their order; those that `text` leaves out have size 1.
+// Returns all axes of `names` in their order; axes that `text` omits have size
+// 1.
 absl::StatusOr<std::vector<MeshAxis>> WithAll(
     const std::string& text, const std::vector<std::string>& names) {
   std::vector<MeshAxis> given;
   if (!text.empty()) {
-    CH_ASSIGN_OR_RETURN(given, ParseMeshAxes(text, names, kMostRanks));
+    CH_ASSIGN_OR_RETURN(given, ParseMeshAxes(text, names, kMaxRanks));
   }
   std::vector<MeshAxis> axes;
   for (const std::string& name : names) {

@@ -3,8 +3,8 @@
 #define CROSSHATCH_EXAMPLES_EXAMPLE_JOB_H_
 
 /// \file
-/// What the examples of models (gpt2.cc, vit.cc, moe.cc) have in common, so
-/// that each is a model, how it is spread, and its loss.
+/// Common code of the model examples (gpt2.cc, vit.cc, moe.cc), so that each
+/// contains only a model, its sharding and its loss.
 
 #include <cstdint>
 #include <string>
@@ -19,19 +19,21 @@
 
 namespace crosshatch::examples {
 
-/// `main` of an example: runs `train` on rank threads, on the mesh that `mesh`
-/// names as AXIS:SIZE,..., "fsdp:2,tp:2" say. Axes are those of `axes`, in that
-/// order, and have one rank where they are not named: what `train` says holds
-/// on one rank as on many. Prints what went wrong.
-/// \returns the process' exit status.
+/// Implements `main` of an example: runs `train` on rank threads and prints
+/// errors.
+/// \param mesh axes and sizes as AXIS:SIZE,..., e.g. "fsdp:2,tp:2".
+/// \param axes all axes of the mesh in order. Axes that `mesh` omits have one
+///     rank, so `train` works on any number of ranks.
+/// \returns the exit status of the process.
 int RunExample(const std::string& mesh, const std::vector<std::string>& axes,
                absl::FunctionRef<absl::Status(const DeviceMesh&)> train);
 
-/// Trains `model`, which has its values, by a few steps of AdamW, and prints
-/// loss and gradient norm of each on rank 0.
-/// \param data over whose ranks the batch is split.
-/// \param loss_of returns this rank's loss of a step; the mean over the ranks
-///     of `data` is the batch's.
+/// Trains `model` with a few steps of AdamW, and prints loss and gradient norm
+/// of each on rank 0.
+/// \param model has its initial values.
+/// \param data the mesh that the batch is split over.
+/// \param loss_of returns this rank's loss of a step. The mean over the ranks
+///     of `data` is the batch's loss.
 absl::Status TrainSomeSteps(
     nn::Module& model, const DeviceMesh& data,
     absl::FunctionRef<absl::StatusOr<Tensor>(int64_t step)> loss_of);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// Writes a trace of a few training steps under FullyShard, to be opened with
-/// ui.perfetto.dev: gathers and reductions run beside compute.
+/// Writes a trace of a few training steps under FullyShard for ui.perfetto.dev:
+/// gathers and reductions overlap with compute.
 
 #include <cstdio>
 #include <cstdlib>
@@ -32,7 +32,7 @@ int main(int argc, char** argv) {
     return 1;
   }
   std::string path = absl::GetFlag(FLAGS_out);
-  // `bazel run` starts programs elsewhere than where it was called.
+  // `bazel run` starts programs in another directory than that of the caller.
   const char* const called_from = std::getenv("BUILD_WORKING_DIRECTORY");
   if (path.empty()) {
     std::fprintf(stderr, "--out= names nothing\n");

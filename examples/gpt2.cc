@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// Trains a small GPT-2 on a mesh, from new weights or from those of a Hugging
-/// Face directory, and writes such a directory.
+/// Trains a small GPT-2 on a mesh, from new weights or those of a Hugging Face
+/// directory, and writes such a directory.
 ///
-///     gpt2 [MESH [FROM [TO]]]         fsdp:2,tp:2, say
+///     gpt2 [MESH [FROM [TO]]]         e.g. fsdp:2,tp:2
 ///
-/// FROM holds a model of the sizes of Gpt2Config, or is empty for new weights.
+/// FROM is a directory with a model of the sizes of Gpt2Config; empty: new
+/// weights.
 
 #include <cstdint>
 #include <string>
@@ -28,13 +29,13 @@ using ch::Tensor;
 
 namespace {
 
-constexpr int64_t kRows = 5;  // Of a batch; no mesh divides them.
+constexpr int64_t kRows = 5;  // Of a batch; not divisible by any mesh.
 
 absl::Status Train(const ch::DeviceMesh& mesh, const std::string& from,
                    const std::string& to) {
   const ch::examples::Gpt2Config config;
   ch::examples::Gpt2 model(config);
-  CH_RETURN_IF_ERROR(ch::examples::SpreadGpt2(model, mesh));
+  CH_RETURN_IF_ERROR(ch::examples::ParallelizeGpt2(model, mesh));
   const ch::checkpoint::WeightNames names = ch::examples::Gpt2Names();
   if (from.empty()) {
     CH_RETURN_IF_ERROR(model.Materialize({.seed = 7}));

@@ -13,7 +13,7 @@
 namespace crosshatch::examples {
 namespace {
 
-// With its heads on the side of the output.
+// Options of a linear layer whose output consists of heads.
 nn::LinearOptions OutOf(const Gpt2Config& config) {
   return {.bias = true, .out_unit = config.head_dim()};
 }
@@ -97,7 +97,7 @@ checkpoint::WeightNames Gpt2Names() {
               {"*", "transformer.*"},
           },
       .copies = {{"lm_head.weight", "transformer.wte.weight"}},
-      // Masks, which some versions store.
+      // Masks that some versions store.
       .ignored = {"transformer.h.*.attn.bias",
                   "transformer.h.*.attn.masked_bias"}};
 }
@@ -113,12 +113,12 @@ std::string Gpt2ConfigText(const Gpt2Config& config) {
       config.dim, config.layers, config.heads, config.vocab, config.positions);
 }
 
-// [spread]
-absl::Status SpreadGpt2(Gpt2& model, const DeviceMesh& mesh) {
+// [parallelize]
+absl::Status ParallelizeGpt2(Gpt2& model, const DeviceMesh& mesh) {
   CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
   CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
-  // Between blocks activations are split by position: dim 1 of [B, T, dim], and
-  // dim 0 of what the positions add.
+  // Between blocks, activations are sharded by position: dim 1 of [B, T, dim],
+  // and dim 0 of the position embeddings.
   const tp::Style by_position = tp::SequenceParallel(1);
   const tp::Style gather =
       tp::PrepareModuleInput({.input = Shard(1), .desired = Replicate()});
@@ -142,6 +142,6 @@ absl::Status SpreadGpt2(Gpt2& model, const DeviceMesh& mesh) {
   }
   return fsdp::FullyShard(model, fsdp);
 }
-// [/spread]
+// [/parallelize]
 
 }  // namespace crosshatch::examples

@@ -4,7 +4,7 @@
 
 /// \file
 /// GPT-2 as a user would write it: the model, the names of its weights in
-/// Hugging Face's files, and how it is spread. gpt2.cc trains it.
+/// Hugging Face's files, and its sharding. gpt2.cc trains it.
 
 #include <cstdint>
 #include <string>
@@ -21,6 +21,7 @@
 
 namespace crosshatch::examples {
 
+/// Sizes of a GPT-2.
 struct Gpt2Config {
   int64_t dim = 12;
   int64_t layers = 2;
@@ -32,8 +33,8 @@ struct Gpt2Config {
 };
 
 // [model]
-/// Causal attention: [B, T, dim] to the same. Heads are read off the
-/// projections' outputs, so a rank's own heads will do.
+/// Causal attention from [B, T, dim] to [B, T, dim]. Takes the number of heads
+/// from the projections' outputs, so it also works on a rank's own heads.
 class Gpt2Attention final : public nn::Module {
  public:
   explicit Gpt2Attention(const Gpt2Config& config);
@@ -50,7 +51,7 @@ class Gpt2Attention final : public nn::Module {
   nn::Linear& c_proj_;
 };
 
-/// Two matrices with a GELU between them, in its tanh form.
+/// Two linear layers with a GELU (tanh approximation) between them.
 class Gpt2Mlp final : public nn::Module {
  public:
   explicit Gpt2Mlp(const Gpt2Config& config);
@@ -79,7 +80,8 @@ class Gpt2Block final : public nn::Module {
   Gpt2Mlp& mlp_;
 };
 
-/// Tokens [B, T] to logits [B, T, vocab]. The head is the embedding's weight.
+/// Maps tokens [B, T] to logits [B, T, vocab]. The head shares the embedding's
+/// weight.
 class Gpt2 final : public nn::Module {
  public:
   explicit Gpt2(const Gpt2Config& config);
@@ -98,16 +100,17 @@ class Gpt2 final : public nn::Module {
 };
 // [/model]
 
-/// What the parameters are called in files of Hugging Face's GPT2LMHeadModel,
-/// which has matrices [in, out] and queries, keys and values in one.
+/// Returns the names of the parameters in files of Hugging Face's
+/// GPT2LMHeadModel. It stores matrices as [in, out], and queries, keys and
+/// values concatenated.
 checkpoint::WeightNames Gpt2Names();
-/// The text of config.json.
+/// Returns the text of config.json.
 std::string Gpt2ConfigText(const Gpt2Config& config);
 
-/// Spreads a model over the axes "tp" and "fsdp" of `mesh`, before it has its
+/// Shards a model over the axes "tp" and "fsdp" of `mesh`, before it has its
 /// values. Gradients are summed over "fsdp", so each rank's loss is its part of
-/// the batch's.
-absl::Status SpreadGpt2(Gpt2& model, const DeviceMesh& mesh);
+/// the batch's loss.
+absl::Status ParallelizeGpt2(Gpt2& model, const DeviceMesh& mesh);
 
 }  // namespace crosshatch::examples
 

@@ -67,7 +67,7 @@ TEST(Gpt2Test, TakesAndGivesWeightsOfHuggingFace) {
     OnMesh(axes, [&](const DeviceMesh& mesh) -> absl::Status {
       const Gpt2Config config;
       Gpt2 model(config);
-      CH_RETURN_IF_ERROR(SpreadGpt2(model, mesh));
+      CH_RETURN_IF_ERROR(ParallelizeGpt2(model, mesh));
       CH_RETURN_IF_ERROR(checkpoint::LoadWeights(model, kModel, Gpt2Names()));
       ExpectLogits(model, mesh.ToString());
       CH_RETURN_IF_ERROR(checkpoint::SaveWeights(

@@ -12,7 +12,7 @@
 namespace crosshatch::examples {
 namespace {
 
-// The number in a file of the system; the largest where there is none.
+// Returns the number in a system file; the maximum if there is none.
 int64_t LimitIn(const char* path) {
   std::ifstream file(path);
   int64_t limit = 0;

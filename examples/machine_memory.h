@@ -6,8 +6,8 @@
 
 namespace crosshatch::examples {
 
-/// Bytes that a process may have here: memory and swap, less where a control
-/// group or a limit of the shell says so.
+/// Returns the memory in bytes that a process may use: memory and swap, or less
+/// if a control group or resource limit says so.
 int64_t MachineMemory();
 
 }  // namespace crosshatch::examples

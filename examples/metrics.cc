@@ -25,14 +25,15 @@ absl::Status Refused(const std::string& path) {
       "--metrics: cannot write ", path, ": ", std::strerror(error)));
 }
 
-/// The bytes and the number of the lines that `path` begins with and that are
-/// of steps up to `last`, whole.
+/// Bytes and number of the complete lines at the beginning of `path` of steps
+/// up to `last`.
 struct KeptLines {
   int64_t bytes = 0;
   int64_t lines = 0;
 };
 
-/// Whether a file may be of metrics, to the end or to where a write ended.
+/// Returns whether a file may contain metrics, possibly cut off by a failed
+/// write.
 bool MayBeMetrics(const std::string& path) {
   const std::string begin = "{\"step\":";
   std::string found(begin.size(), '\0');
@@ -139,7 +140,7 @@ absl::Status MetricsFile::Check(const std::string& path) {
         "another file"));
   }
   CH_RETURN_IF_ERROR(Open(path).status());
-  // What was made may lie behind a link.
+  // The file may have been created behind a link.
   std::error_code error;
   const auto made = std::filesystem::canonical(path, error);
   if (!existed && !error) unlink(made.c_str());
@@ -157,7 +158,7 @@ absl::StatusOr<MetricsFile> MetricsFile::Open(const std::string& path,
     metrics.bytes_ = kept.bytes;
     metrics.lines_ = kept.lines;
   }
-  // A pipe that nobody reads is refused instead of waited for.
+  // O_NONBLOCK refuses a pipe without a reader instead of waiting for one.
   metrics.fd_ =
       open(path.c_str(), O_WRONLY | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0666);
   if (metrics.fd_ < 0) return Refused(path);
@@ -179,7 +180,7 @@ absl::Status MetricsFile::Append(const std::string& line) {
         "--metrics: cannot write ", path_, ": ", std::strerror(error),
         "; it has the first ", lines_, " steps"));
   };
-  // What is no file, a pipe say, has no earlier content and no end to go to.
+  // Pipes and the like have no earlier content and no end to seek to.
   struct stat info;
   if (fstat(fd_, &info) != 0) return failed();
   const bool is_file = S_ISREG(info.st_mode);

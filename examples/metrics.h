@@ -3,7 +3,8 @@
 #define CROSSHATCH_EXAMPLES_METRICS_H_
 
 /// \file
-/// What train_lm measures of a step, and the file it writes it to.
+/// StepMetrics: the measurements of a train_lm step, and MetricsFile: the file
+/// that they are written to.
 
 #include <cstdint>
 #include <map>
@@ -19,56 +20,59 @@
 
 namespace crosshatch::examples {
 
-/// Calls and bytes received, by mesh axis ("fsdp", or several joined by ",")
-/// and collective ("all_gather").
+/// Calls and received bytes by mesh axis ("fsdp", or several joined by ",") and
+/// collective ("all_gather").
 using Traffic =
     std::map<std::string, std::map<std::string, CommunicatorStats::Count>>;
 
-/// Of this rank, over all its communicators, since the run began.
+/// Returns this rank's traffic over all communicators since the start of the
+/// run.
 Traffic TotalTraffic(const World& world);
-/// Entries of `later` less those of `earlier`, without those that are zero.
+/// Returns `later` minus `earlier`, without zero entries.
 Traffic Difference(const Traffic& later, const Traffic& earlier);
 
+/// Measurements of one step.
 struct StepMetrics {
   int64_t step = 0;  ///< From 1.
   /// Unset in a dry run, which computes nothing.
   std::optional<double> loss;
   std::optional<double> grad_norm;
   double lr = 0;
-  /// After the step, where the model was evaluated.
+  /// The evaluation after the step, if there was one.
   std::optional<double> eval_loss;
   double step_ms = 0;
   double tokens_per_s = 0;  ///< Of the whole job.
-  /// Of this rank, within the step.
+  /// This rank's, within the step.
   MemoryStats memory;
   int64_t copied_bytes = 0;
   Traffic traffic;
 };
 
-/// A JSON object on one line, without the line's end:
-/// {"step":1,"loss":5.5,"grad_norm":1.2,"lr":0.002,"eval_loss":5.4 (where it
-///  was evaluated),"tokens_per_s":1000.0,"step_ms":10.0,"rank":0,
+/// Returns a JSON object on one line, without a line end:
+/// {"step":1,"loss":5.5,"grad_norm":1.2,"lr":0.002,"eval_loss":5.4 (if
+///  evaluated),"tokens_per_s":1000.0,"step_ms":10.0,"rank":0,
 /// "peak_bytes":{"parameter":N,...,"total":N},"copied_bytes":0,
 ///  "moved":{"fsdp":{"all_gather":{"calls":N,"bytes":N},...},...}}
 std::string ToJson(const StepMetrics& metrics, int rank);
 
-/// A file of such lines. Without a path it takes them and does nothing.
+/// A file of such lines. Without a path, Write does nothing.
 ///
-/// What the file held before is there until the first line comes, and then goes
-/// but for the lines that are to be kept. A line that could not be written
-/// whole is taken back, so that a reader finds whole lines at any time. After
-/// an error no more are taken.
+/// The previous content stays until the first line is written and is then
+/// truncated to the lines to keep. A line that could not be written completely
+/// is removed, so that readers always find complete lines. After an error no
+/// more lines are written.
 class MetricsFile {
  public:
-  /// Whether the file can be written, and holds nothing but metrics, as far as
-  /// its beginning tells, changing nothing. A pipe is not opened:
-  /// its reader would see it end.
-  /// \error kInvalidArgument naming it and what the system says
+  /// Checks that the file can be written and, by its beginning, contains
+  /// metrics or nothing. Changes nothing. Does not open a pipe, because its
+  /// reader would see it end.
+  /// \error kInvalidArgument naming the file and the system's error.
   static absl::Status Check(const std::string& path);
 
-  /// \param kept_steps keep the lines that the file begins with as long as they
-  ///     are of steps up to this one: a run that is resumed goes on after them.
-  /// \error as Check
+  /// Opens the file.
+  /// \param kept_steps a resumed run's last step: keeps the lines at the
+  ///     beginning of the file that are of steps up to this one.
+  /// \error as Check.
   static absl::StatusOr<MetricsFile> Open(const std::string& path,
                                           int64_t kept_steps = 0);
   MetricsFile(MetricsFile&& other) noexcept
@@ -81,8 +85,9 @@ class MetricsFile {
   MetricsFile& operator=(MetricsFile&&) = delete;
   ~MetricsFile();
 
-  /// \error kInternal, e.g. for a full disk, naming the file and the last step
-  ///     that it has; the same from then on.
+  /// Appends a line.
+  /// \error kInternal, e.g. for a full disk, naming the file and its last step;
+  ///     the same for all later calls.
   absl::Status Write(const StepMetrics& metrics, int rank);
 
  private:
@@ -92,7 +97,7 @@ class MetricsFile {
 
   std::string path_;
   int fd_ = -1;
-  bool is_begun_ = false;  ///< What is not kept has gone.
+  bool is_begun_ = false;  ///< The truncation is done.
   int64_t lines_ = 0;
   int64_t bytes_ = 0;
   absl::Status status_;

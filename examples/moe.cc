@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// A mixture of experts on a mesh of three axes: a Llama whose MLPs are five
-/// experts each, of which every token gets two.
+/// A mixture of experts on a mesh of three axes: a Llama whose MLPs have five
+/// experts, of which each token uses two.
 ///
-///     moe [MESH]                      ep:2,fsdp:2,tp:2, say
+///     moe [MESH]                      e.g. ep:2,fsdp:2,tp:2
 ///
 /// The batch is split over "ep" and "fsdp", experts over "ep", all other
-/// matrices over "tp"; FSDP shards what is left, over the ranks that would have
-/// copies of it. docs/mixture_of_experts.md tells the rest.
+/// matrices over "tp". FSDP shards each parameter over the ranks that would
+/// replicate it. docs/mixture_of_experts.md explains the details.
 
 #include <optional>
 #include <string>
@@ -43,7 +43,7 @@ using ch::Tensor;
 namespace {
 
 constexpr int64_t kVocab = 61;
-constexpr int64_t kRows = 5;  // Of a batch; no mesh divides them.
+constexpr int64_t kRows = 5;  // Of a batch; not divisible by any mesh.
 constexpr int64_t kLength = 12;
 
 nn::LlamaConfig Config() {
@@ -52,7 +52,7 @@ nn::LlamaConfig Config() {
 }
 
 // [block]
-// {x, balance so far} to the same: attention, then experts.
+// Maps {x, balance so far} to the same: attention, then experts.
 class Block final : public nn::Module {
  public:
   Block(const nn::LlamaConfig& config, nn::RotaryTable& rotary)
@@ -83,7 +83,7 @@ class Block final : public nn::Module {
 };
 // [/block]
 
-// Tokens [B, T] to {logits [B, T, vocab], load-balance loss}.
+// Maps tokens [B, T] to {logits [B, T, vocab], load-balance loss}.
 class Model final : public nn::Module {
  public:
   explicit Model(const nn::LlamaConfig& config)
@@ -113,8 +113,8 @@ class Model final : public nn::Module {
   nn::Linear& head_;
 };
 
-// [spread]
-// The mesh of one axis that has the ranks along all of `axes`.
+// [parallelize]
+// Returns the mesh with one axis that has the ranks along all of `axes`.
 absl::StatusOr<ch::DeviceMesh> Joined(const ch::DeviceMesh& mesh,
                                       const std::vector<std::string>& axes) {
   const std::string name = absl::StrJoin(axes, "_");
@@ -122,7 +122,7 @@ absl::StatusOr<ch::DeviceMesh> Joined(const ch::DeviceMesh& mesh,
   return joined.Slice(name);
 }
 
-absl::Status Spread(Model& model, const ch::DeviceMesh& mesh) {
+absl::Status Parallelize(Model& model, const ch::DeviceMesh& mesh) {
   CH_ASSIGN_OR_RETURN(const ch::DeviceMesh tp, mesh.Slice("tp"));
   CH_ASSIGN_OR_RETURN(const ch::DeviceMesh ep, mesh.Slice("ep"));
   CH_ASSIGN_OR_RETURN(const ch::DeviceMesh data, Joined(mesh, {"ep", "fsdp"}));
@@ -131,8 +131,8 @@ absl::Status Spread(Model& model, const ch::DeviceMesh& mesh) {
   CH_ASSIGN_OR_RETURN(const ch::DeviceMesh all,
                       Joined(mesh, {"ep", "fsdp", "tp"}));
 
-  // Between blocks activations are split by position. The experts take each
-  // rank's positions as they are: all ranks have tokens of their own.
+  // Between blocks activations are sharded by position. The experts use each
+  // rank's positions as they are: all ranks have different tokens.
   const ch::tp::Style by_position = ch::tp::SequenceParallel(1);
   const ch::tp::Style colwise = ch::tp::ColwiseParallel();
   const ch::tp::Style rowwise =
@@ -154,7 +154,8 @@ absl::Status Spread(Model& model, const ch::DeviceMesh& mesh) {
         ch::tp::ExpertParallel({.batch = all, .shared = tp})}}));
 
   ch::fsdp::FullyShardOptions options;
-  // The mean over the ranks that split the batch, which experts' meshes exceed.
+  // A mean over the ranks that split the batch, explicit because the experts'
+  // meshes have other ranks.
   options.reduction.divide_factor = data.size();
   const auto is_expert = [](const nn::Parameter& p) {
     return p.name().find("experts.") != std::string::npos &&
@@ -165,7 +166,7 @@ absl::Status Spread(Model& model, const ch::DeviceMesh& mesh) {
     if (is_expert(p)) return copies_of_experts;
     return std::nullopt;
   };
-  // There are fewer experts than ranks: each is split itself.
+  // Shards experts on dim 1, because there are fewer experts than ranks.
   options.shard_dim = [=](const nn::Parameter& p) {
     return is_expert(p) ? 1 : 0;
   };
@@ -174,11 +175,11 @@ absl::Status Spread(Model& model, const ch::DeviceMesh& mesh) {
   }
   return ch::fsdp::FullyShard(model, data, options);
 }
-// [/spread]
+// [/parallelize]
 
 absl::Status Train(const ch::DeviceMesh& mesh) {
   Model model(Config());
-  CH_RETURN_IF_ERROR(Spread(model, mesh));
+  CH_RETURN_IF_ERROR(Parallelize(model, mesh));
   CH_RETURN_IF_ERROR(model.Materialize({.seed = 7}));
   CH_ASSIGN_OR_RETURN(const ch::DeviceMesh data, mesh.Slice({"ep", "fsdp"}));
   const ch::Interval rows = ch::RowsOf(data, kRows);

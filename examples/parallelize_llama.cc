@@ -51,7 +51,7 @@ absl::Status ParallelizeLlama(nn::Llama& model, const DeviceMesh& mesh,
     tp::ParallelPlan plan = tp::LlamaPlan(model.config());
     if (!options.plan.empty()) {
       CH_ASSIGN_OR_RETURN(
-          plan, tp::ParsePlan(options.plan_text, options.plan, kMostDims));
+          plan, tp::ParsePlan(options.plan_text, options.plan, kMaxDims));
     }
     const absl::Status laid = tp::ParallelizeModule(
         model, tp_mesh, plan, {.replicate_rest = !options.plan.empty()});
@@ -65,8 +65,8 @@ absl::Status ParallelizeLlama(nn::Llama& model, const DeviceMesh& mesh,
   CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp_mesh,
                       mesh.Slice(DataAxes(options)));
   fsdp::FullyShardOptions fsdp_options;
-  // The loss is divided by the number of targets of the whole batch, so that
-  // every target weighs the same however the batch splits.
+  // The loss is divided by the number of targets of the whole batch, so every
+  // target has the same weight however the batch is split.
   fsdp_options.reduction.divide_factor = 1.0;
   fsdp_options.replicate_axis = "replicate";
   fsdp_options.cpu_offload = options.offload;

@@ -3,7 +3,7 @@
 #define CROSSHATCH_EXAMPLES_PARALLELIZE_LLAMA_H_
 
 /// \file
-/// How train_lm lays a Llama out over the axes that --mesh names.
+/// Distributes train_lm's Llama over the axes of --mesh.
 
 #include <string>
 #include <vector>
@@ -15,18 +15,20 @@
 
 namespace crosshatch::examples {
 
-/// The axes that split the batch. FullyShard goes by their order: copies over
-/// the first of two, shards over the second. The user's goes by their names.
+/// Returns the axes that split the batch, in the order that FullyShard expects:
+/// the first of two replicates, the second shards. The user's order does not
+/// matter.
 std::vector<std::string> DataAxes(const TrainOptions& options);
 
-/// How many ranks along tp have no part of the attention. Heads are split
-/// whole, a key head with the query heads that use it, or, where that leaves
-/// ranks without any, the query heads alone (LinearOptions::out_part).
+/// Returns the number of tp ranks without a part of the attention. Heads are
+/// not split: a key head stays with the query heads that use it or, if that
+/// leaves ranks without heads, only query heads stay whole
+/// (LinearOptions::out_part).
 int RanksWithoutHeads(const TrainOptions& options);
 
-/// Splits the model over the mesh: by tp first, then each block and the rest by
-/// FSDP, recomputed, offloaded and of the dtype that the options say.
-/// \error what does not fit, of a plan of the user's with the flag and the file
+/// Distributes the model over the mesh: first by tp, then each block and the
+/// rest by FSDP, with the recomputation, offload and dtype of the options.
+/// \error for a plan of the user's, names the flag and the file.
 absl::Status ParallelizeLlama(nn::Llama& model, const DeviceMesh& mesh,
                               const TrainOptions& options);
 

@@ -11,7 +11,8 @@
 namespace crosshatch::examples {
 namespace {
 
-// "layers.3.mlp.up_proj.weight" to "layers.*.mlp.up_proj.weight".
+// Returns the kind of a name: "layers.3.mlp.up_proj.weight" gives
+// "layers.*.mlp.up_proj.weight".
 std::string KindOf(const std::string& name) {
   std::vector<std::string> parts = absl::StrSplit(name, '.');
   for (std::string& part : parts) {

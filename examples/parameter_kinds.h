@@ -3,8 +3,8 @@
 #define CROSSHATCH_EXAMPLES_PARAMETER_KINDS_H_
 
 /// \file
-/// The parameters of a model in few words: blocks' are of one kind where only
-/// the block's number differs.
+/// Groups the parameters of a model by kind: parameters of blocks that differ
+/// only in the block's number are of one kind.
 
 #include <string>
 #include <vector>
@@ -15,16 +15,17 @@
 
 namespace crosshatch::examples {
 
+/// A kind of parameters.
 struct ParameterKind {
   std::string name;    ///< "layers.*.mlp.up_proj.weight"
-  std::string layout;  ///< "[S(0),R]"; "plain" where it is not distributed.
+  std::string layout;  ///< "[S(0),R]"; "plain" if not distributed.
   Shape sizes;
   int count = 0;
-  /// The first of them.
+  /// The first parameter of the kind.
   const nn::Parameter* first = nullptr;
 };
 
-/// In the order in which the model has them.
+/// Returns the kinds in the order of the model's parameters.
 std::vector<ParameterKind> ParameterKinds(nn::Module& model);
 
 }  // namespace crosshatch::examples

@@ -50,7 +50,7 @@ std::string FormatCount(int64_t count) {
 
 void Report::Start(const DeviceMesh& mesh, nn::Module& model) {
   begin_ = last_line_ = absl::Now();
-  if (!speaks_) return;
+  if (!reports_) return;
   const std::vector<ParameterKind> kinds = ParameterKinds(model);
   int64_t total = 0;
   size_t name_width = 0;
@@ -73,18 +73,18 @@ void Report::Start(const DeviceMesh& mesh, nn::Module& model) {
 }
 
 void Report::Note(const std::string& text) {
-  if (speaks_) std::printf("note: %s\n", text.c_str());
+  if (reports_) std::printf("note: %s\n", text.c_str());
 }
 
 void Report::Plan(const std::string& plan) {
-  if (!speaks_) return;
+  if (!reports_) return;
   std::printf("groups:\n%s", plan.c_str());
 }
 
 void Report::Step(const StepMetrics& metrics) {
   if (!first_loss_.has_value()) first_loss_ = metrics.loss;
   last_ = metrics;
-  if (!speaks_ || !metrics.loss.has_value()) return;
+  if (!reports_ || !metrics.loss.has_value()) return;
   const absl::Time now = absl::Now();
   if (metrics.step != before_ + 1 && metrics.step != steps_ &&
       !metrics.eval_loss && now - last_line_ < absl::Seconds(1)) {
@@ -144,19 +144,19 @@ void Report::PrintSaves() const {
 }
 
 void Report::Warn(const std::string& text) {
-  if (speaks_) std::fprintf(stderr, "train_lm: %s\n", text.c_str());
+  if (reports_) std::fprintf(stderr, "train_lm: %s\n", text.c_str());
 }
 
 void Report::Sample(const std::string& text) {
-  if (!speaks_) return;
+  if (!reports_) return;
   std::printf("sample: ");
-  // Tokens may be zeros.
+  // Tokens may be zero bytes.
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::printf("\n");
 }
 
 void Report::Finish(const std::string& save_dir) {
-  if (!speaks_) return;
+  if (!reports_) return;
   if (last_.has_value()) PrintTraffic();
   if (last_.has_value() && last_->loss.has_value()) {
     std::printf("trained %lld steps in %s: loss %.4f -> %.4f\n",

@@ -3,7 +3,7 @@
 #define CROSSHATCH_EXAMPLES_REPORT_H_
 
 /// \file
-/// What train_lm prints: the mesh and the shardings, the progress, the summary.
+/// Report: what train_lm prints: mesh and shardings, progress, summary.
 
 #include <cstdint>
 #include <optional>
@@ -16,40 +16,42 @@
 
 namespace crosshatch::examples {
 
-/// Prints for one rank; the others hold one that is silent.
+/// Prints for the reporting rank; silent on all others.
 class Report {
  public:
-  Report(bool speaks, int64_t steps) : speaks_(speaks), steps_(steps) {}
+  Report(bool reports, int64_t steps) : reports_(reports), steps_(steps) {}
 
-  /// The mesh, and a line for each kind of parameter: blocks' parameters are of
-  /// one kind where only the block's number differs.
+  /// Prints the mesh and a line for each kind of parameters
+  /// (parameter_kinds.h).
   void Start(const DeviceMesh& mesh, nn::Module& model);
-  /// The run goes on after step `step`.
+  /// Sets that the run continues after step `step`.
   void Resume(int64_t step) { before_ = step; }
-  /// A line about what the user may not expect.
+  /// Prints a line about something that the user may not expect.
   void Note(const std::string& text);
-  /// FSDP's groups, for dry runs.
+  /// Prints FSDP's groups, for dry runs.
   void Plan(const std::string& plan);
-  /// Prints the run's first step, the last, those after which the model was
-  /// evaluated, and in between one a second.
+  /// Prints the first and last step of the run, steps with an evaluation, and
+  /// otherwise one step per second.
   void Step(const StepMetrics& metrics);
-  /// A checkpoint was saved, which took so much time of the run.
+  /// Counts a saved checkpoint.
+  /// \param held_up how long the save blocked the run.
   void Saved(absl::Duration held_up);
-  /// A line to stderr.
+  /// Prints a line to stderr.
   void Warn(const std::string& text);
-  /// What was drawn from the model.
+  /// Prints tokens drawn from the model.
   void Sample(const std::string& text);
-  /// Totals of the last step's kind and the time in all, if there was a step,
-  /// what checkpoints took of it, and where the model was saved, if it was.
+  /// Prints the traffic of the last step, the total time and that of
+  /// checkpoints, if there was a step. Prints where the model was saved, if it
+  /// was.
   void Finish(const std::string& save_dir);
 
  private:
   void PrintTraffic() const;
   void PrintSaves() const;
 
-  const bool speaks_;
+  const bool reports_;
   const int64_t steps_;
-  int64_t before_ = 0;  ///< Steps of earlier runs.
+  int64_t before_ = 0;  ///< Of earlier runs.
   absl::Time begin_;
   absl::Time last_line_;
   std::optional<double> first_loss_;
@@ -59,9 +61,9 @@ class Report {
   absl::Duration longest_save_;
 };
 
-/// "1.5 MiB".
+/// Formats e.g. "1.5 MiB".
 std::string FormatBytes(int64_t bytes);
-/// "1,234,567".
+/// Formats e.g. "1,234,567".
 std::string FormatCount(int64_t count);
 
 }  // namespace crosshatch::examples

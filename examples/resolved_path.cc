@@ -10,7 +10,7 @@ namespace fs = std::filesystem;
 std::filesystem::path ResolvedPath(const std::string& path) {
   std::error_code error;
   fs::path resolved = fs::absolute(path, error);
-  // As many as the system follows; it refuses a circle.
+  // The system's limit on the number of links; it refuses cycles.
   for (int links = 0; links < 40 && !error; ++links) {
     resolved = fs::weakly_canonical(resolved, error);
     std::error_code absent;  // No link either.

@@ -7,8 +7,8 @@
 
 namespace crosshatch::examples {
 
-/// Where `path` lies, links resolved as far as it exists, and a link to what
-/// does not exist yet: who opens it for writing makes that.
+/// Returns the file that opening `path` for writing would use: resolves links
+/// as far as they exist, and dangling links to their target.
 std::filesystem::path ResolvedPath(const std::string& path);
 
 }  // namespace crosshatch::examples

@@ -20,7 +20,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// The flag that sets a field of config.json for a model made by flags.
+/// Returns the flag for a field of config.json of models that flags describe.
 absl::string_view FlagOf(absl::string_view field) {
   constexpr std::pair<const char*, const char*> kFlags[] = {
       {"hidden_size", "dim"},           {"num_hidden_layers", "layers"},
@@ -41,12 +41,12 @@ constexpr char kModel[] = "model";
 
 struct Change {
   std::string text;  ///< A clause: "--dtype was float32 and is bfloat16".
-  /// The name by which --may_change allows it; empty for a change that always
-  /// is, kModel for one that never is.
+  /// The --may_change name that allows it; empty if always allowed, kModel if
+  /// never.
   std::string allowed_by;
 };
 
-/// Adds a change for each field of two texts of config.json that differs.
+/// Adds a change for each field that differs between two texts of config.json.
 void CompareModels(const std::string& before, const std::string& now,
                    std::vector<Change>& changes) {
   const Json a = Json::parse(before, nullptr, /*allow_exceptions=*/false);
@@ -126,10 +126,10 @@ absl::StatusOr<std::vector<std::string>> RunIdentity::ChangesTo(
                            absl::StrCat(now.tokens)),
                        "data"});
   } else if (hash != 0 && hash != now.hash) {
-    // As many from another text, or from another tokenizer.
+    // The same number of tokens from another text or tokenizer.
     changes.push_back({"the tokens were others, as many as these", "data"});
   }
-  // A mesh without a tp axis has none.
+  // A mesh without a tp axis has no plan.
   if (!plan.empty() && !now.plan.empty() && plan != now.plan) {
     changes.push_back({"--plan was another one", ""});
   }

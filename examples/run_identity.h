@@ -14,34 +14,34 @@
 
 namespace crosshatch::examples {
 
-/// What a run trains, and on what, as its checkpoints keep it: a run that goes
-/// on is compared with it field by field. A field that a checkpoint of an older
-/// version lacks keeps the value it has here, and is not compared.
+/// The model and data of a run, as its checkpoints record them. A resumed run
+/// is compared with it field by field. A field that an older checkpoint lacks
+/// has its default here and is not compared.
 struct RunIdentity {
   std::string model;     ///< The text of its config.json.
   std::string dtype;     ///< Of compute.
-  std::string plan;      ///< Of the tp axis, as text; empty without one.
+  std::string plan;      ///< Of the tp axis, as text; empty if none.
   int64_t eos = kNoEos;  ///< The token that ends a document.
-  int64_t tokens = 0;    ///< All that there are, which a position is in.
+  int64_t tokens = 0;    ///< Number of tokens in the source.
   int64_t hash = 0;      ///< The bits of TokenSource::hash.
-  int64_t rows = 0;      ///< Of a step, over all ranks.
-  int64_t row_size = 0;  ///< Tokens of a row.
+  int64_t rows = 0;      ///< Per step, over all ranks.
+  int64_t row_size = 0;  ///< Tokens per row.
 
   static constexpr int64_t kNoEos = -1;
   static constexpr int64_t kUnknown = -2;  ///< For `eos`.
 
   static RunIdentity Of(const TrainOptions& options, const TokenSource& source);
 
-  /// Returns the fields but `tokens` as variables of a state, each after
-  /// `prefix`.
+  /// Returns the fields other than `tokens` as variables of a state, with names
+  /// that begin with `prefix`.
   std::vector<std::pair<std::string, nn::BoundValues::Variable>> Variables(
       const std::string& prefix);
 
-  /// Compares the run of a checkpoint with one that goes on as `now`.
-  /// \param may_change names of TrainOptions::may_change
-  /// \returns a clause for each change that is allowed
-  /// \error kInvalidArgument with a clause for each change that is not, and
-  ///     what would allow it
+  /// Compares the run of a checkpoint with `now`, which resumes it.
+  /// \param may_change names of TrainOptions::may_change.
+  /// \returns a clause for each allowed change.
+  /// \error kInvalidArgument with a clause for each change that is not allowed,
+  ///     and how to allow it.
   absl::StatusOr<std::vector<std::string>> ChangesTo(
       const RunIdentity& now, const std::vector<std::string>& may_change) const;
 };

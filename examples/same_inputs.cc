@@ -24,7 +24,7 @@ constexpr int64_t kBeginBytes = int64_t{4} << 20;
 constexpr int64_t kPageBytes = 4096;
 constexpr int64_t kPages = 3000;
 
-/// Hashes `count` bytes from `at` on, or what the file has of them.
+/// Hashes up to `count` bytes at offset `at`.
 uint64_t HashPiece(std::ifstream& file, int64_t at, int64_t count,
                    std::vector<char>& bytes, uint64_t hash) {
   bytes.resize(static_cast<size_t>(count));
@@ -34,7 +34,7 @@ uint64_t HashPiece(std::ifstream& file, int64_t at, int64_t count,
   return HashBytes(hash, bytes.data(), file.gcount());
 }
 
-/// "config of hash ..., model.safetensors of hash ...".
+/// Returns "config of hash ..., model.safetensors of hash ...".
 absl::StatusOr<std::string> DescribeModel(const std::string& dir) {
   std::error_code error;
   std::vector<std::string> names;

@@ -13,15 +13,15 @@
 
 namespace crosshatch::examples {
 
-/// Returns a hash of a file's size and bytes. Of a file of more than 16 MiB it
-/// takes the first 4 MiB and 3,000 pages of 4 KiB at equal distances: enough to
-/// tell weights of different training runs apart, in about a second.
-/// \error kNotFound and its like, naming the file.
+/// Returns a hash of a file's size and content. For a file of more than 16 MiB,
+/// uses the first 4 MiB and 3,000 pages of 4 KiB at equal distances. That
+/// distinguishes weights of different training runs in about a second.
+/// \error kNotFound and other errors of the system, naming the file.
 absl::StatusOr<uint64_t> SampleHashOfFile(const std::string& path);
 
 /// Checks that all ranks read the same tokens, plan, model config and weights.
-/// Processes read files each for itself: a pipe is shared out between them, and
-/// hosts may have files of one name that differ. Called by all ranks.
+/// Each process reads files by itself: a pipe would be split between them, and
+/// hosts may have different files of one name. All ranks must call it.
 /// \param eval may be null.
 /// \error kFailedPrecondition naming two ranks and what each reads.
 absl::Status CheckSameInputs(World& world, const TrainOptions& options,

@@ -22,7 +22,7 @@
 namespace crosshatch::examples {
 namespace {
 
-/// Takes the cache from the model at the end, whichever way that comes.
+/// Removes the cache from the model on every exit.
 class CacheScope {
  public:
   CacheScope(nn::Llama& model, nn::KvCache& cache) : model_(model) {
@@ -36,7 +36,7 @@ class CacheScope {
   nn::Llama& model_;
 };
 
-/// The logits of the token after `tokens`, whole.
+/// Returns the whole logits of the token after `tokens`.
 std::vector<float> NextLogits(nn::Llama& model,
                               absl::Span<const int32_t> tokens) {
   const auto length = static_cast<int64_t>(tokens.size());

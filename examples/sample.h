@@ -3,7 +3,7 @@
 #define CROSSHATCH_EXAMPLES_SAMPLE_H_
 
 /// \file
-/// Tokens drawn from a model, one after the other.
+/// Sample: draws tokens from a model one by one.
 
 #include <cstdint>
 #include <vector>
@@ -15,25 +15,26 @@
 
 namespace crosshatch::examples {
 
+/// Options of Sample.
 struct SampleOptions {
-  int64_t count = 0;  ///< Tokens to draw.
-  /// Divides the logits; 0: always the likeliest token, of equals the first.
+  int64_t count = 0;  ///< Number of tokens to draw.
+  /// Divides the logits; 0: takes the most likely token (the first of equals).
   double temperature = 1;
-  int64_t top_k = 0;  ///< Draw from the likeliest so many; 0: from all.
+  int64_t top_k = 0;  ///< Draws from the top_k most likely tokens; 0: from all.
   uint64_t seed = 0;
 };
 
-/// A token drawn by its logit.
-/// \param uniform even in [0, 1): what is drawn follows from it.
+/// Returns a token drawn by its logit.
+/// \param uniform uniformly distributed in [0, 1); determines the token.
 /// \pre logits are not empty and not NaN.
 int32_t Draw(absl::Span<const float> logits, const SampleOptions& options,
              double uniform);
 
-/// The tokens that follow `prompt`. Each is computed once: keys and values of
-/// those before are kept, on each rank those of its own heads (KvCache). Called
-/// by all ranks with the same arguments; rank 0 draws for all.
+/// Returns tokens that follow `prompt`. Computes each token once: a KvCache
+/// keeps keys and values, on each rank those of its own heads. All ranks must
+/// call it with the same arguments; rank 0 draws for all.
 /// \pre the prompt is not empty, and its tokens are in the vocabulary.
-/// \error the rank's first error; kOutOfRange for logits that are NaN.
+/// \error The rank's first error; kOutOfRange for NaN logits.
 absl::StatusOr<std::vector<int32_t>> Sample(World& world, nn::Llama& model,
                                             absl::Span<const int32_t> prompt,
                                             const SampleOptions& options);

@@ -3,7 +3,7 @@
 #define CROSSHATCH_EXAMPLES_SPAN_LOG_H_
 
 /// \file
-/// The spans of one rank: from when to when its streams work on what.
+/// SpanLog: records the time spans of work on the streams of one rank.
 
 #include <chrono>
 #include <mutex>
@@ -14,6 +14,7 @@
 
 namespace crosshatch::examples {
 
+/// A span of time in which a stream does some work.
 struct Span {
   std::string what;     ///< "forward", "op", "collective", ...
   std::string subject;  ///< "layers.0", "matmul", "all_reduce tp", ...
@@ -22,20 +23,21 @@ struct Span {
   double end_us;        ///< Negative: still open.
 };
 
+/// Records the span events of one rank.
 class SpanLog final : public EventSink {
  public:
   using Clock = std::chrono::steady_clock;
 
   explicit SpanLog(Clock::time_point start) : start_(start) {}
 
-  /// Takes the spans among the events.
+  /// Records a span event; ignores other events.
   /// \threadsafety any thread.
   void Write(const LogEvent& event) override;
   bool wants_spans() const override { return true; }
 
   double MicrosecondsNow() const;
-  /// In the order of their beginnings. Those of a row nest. Call when no stream
-  /// of the rank is at work.
+  /// Returns the spans ordered by their beginnings. Spans of a row nest. Call
+  /// it while no stream of the rank has work.
   const std::vector<Span>& spans() const { return spans_; }
 
  private:

@@ -57,10 +57,10 @@ absl::Status Train(World& world, const TimelineOptions& options) {
 }  // namespace
 
 absl::StatusOr<std::string> TraceTraining(const TimelineOptions& options) {
-  constexpr int kMostRanks = 1024;
-  if (options.ranks < 1 || options.ranks > kMostRanks) {
+  constexpr int kMaxRanks = 1024;
+  if (options.ranks < 1 || options.ranks > kMaxRanks) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "a trace is of 1 to ", kMostRanks, " ranks, not ", options.ranks));
+        "a trace is of 1 to ", kMaxRanks, " ranks, not ", options.ranks));
   }
   if (options.steps < 1) {
     return absl::InvalidArgumentError(

@@ -14,8 +14,8 @@ struct TimelineOptions {
   int layers = 4;
 };
 
-/// Trains a small Llama model with FullyShard on rank threads and gives the
-/// trace of it (chrome_trace.h): when each rank computes, gathers and reduces.
+/// Trains a small Llama with FullyShard on rank threads. Returns a trace
+/// (chrome_trace.h) that shows when each rank computes, gathers and reduces.
 absl::StatusOr<std::string> TraceTraining(const TimelineOptions& options);
 
 }  // namespace crosshatch::examples

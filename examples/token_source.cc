@@ -27,10 +27,10 @@ namespace {
 
 __extension__ using Wide = __int128;
 
-// Waits until `fd` has bytes or is at its end, `patience` at most.
+// Waits up to `timeout` until `fd` has bytes or is at its end.
 absl::Status AwaitBytes(int fd, const std::string& path,
-                        absl::Duration patience) {
-  const absl::Time until = absl::Now() + patience;
+                        absl::Duration timeout) {
+  const absl::Time until = absl::Now() + timeout;
   while (true) {
     struct pollfd wanted = {.fd = fd, .events = POLLIN, .revents = 0};
     const absl::Duration left =
@@ -44,15 +44,15 @@ absl::Status AwaitBytes(int fd, const std::string& path,
     if (ready == 0) {
       return absl::DeadlineExceededError(absl::StrCat(
           "cannot read ", path, ": no byte has come, nor its end, for ",
-          absl::FormatDuration(patience), "; does a program write to it?"));
+          absl::FormatDuration(timeout), "; does a program write to it?"));
     }
   }
 }
 
-// Appends the bytes of a file or a pipe to `content`.
-absl::Status AppendFile(const std::string& path, absl::Duration patience,
+// Appends the content of a file or pipe to `content`.
+absl::Status AppendFile(const std::string& path, absl::Duration timeout,
                         std::string& content) {
-  // A token takes twice a byte of text, and both are there for a while.
+  // A token takes twice the size of a text byte, and both exist for a while.
   const size_t most = static_cast<size_t>(MachineMemory()) / 8;
   const auto too_long = [&] {
     return absl::ResourceExhaustedError(
@@ -66,14 +66,13 @@ absl::Status AppendFile(const std::string& path, absl::Duration patience,
     return absl::ErrnoToStatus(error,
                                absl::StrCat("cannot ", action, " ", path));
   };
-  // A pipe that nobody writes to, and a log of the system, would keep a read
-  // for ever.
+  // A read of a pipe without a writer, or of a system log, would never return.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return failed("open");
   const absl::Cleanup close_fd = [fd] { close(fd); };
   struct stat info;
   if (fstat(fd, &info) != 0) return failed("examine");
-  // A device may go on for ever.
+  // A device may be endless.
   if (!S_ISREG(info.st_mode) && !S_ISFIFO(info.st_mode)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "cannot read ", path, ": it is neither a file nor a pipe"));
@@ -84,7 +83,7 @@ absl::Status AppendFile(const std::string& path, absl::Duration patience,
     constexpr size_t kAtOnce = size_t{1} << 20;
     const size_t size = content.size();
     if (size > most) return too_long();
-    CH_RETURN_IF_ERROR(AwaitBytes(fd, path, patience));
+    CH_RETURN_IF_ERROR(AwaitBytes(fd, path, timeout));
     content.resize(size + kAtOnce);
     const ssize_t got = read(fd, content.data() + size, kAtOnce);
     const int error = errno;
@@ -108,7 +107,7 @@ uint32_t LittleEndian(const std::string& bytes, size_t at, size_t count) {
   return value;
 }
 
-/// Where the tokens of a file begin, and what they are.
+/// Offset and width of the tokens in a file.
 struct TokenFormat {
   size_t begin = 0;
   int bits = 16;
@@ -157,7 +156,7 @@ absl::StatusOr<TokenFormat> FormatOf(const std::string& path,
   return format;
 }
 
-// Adds the lengths of documents, and takes out the targets of `eos`.
+// Adds the lengths of documents and ignores the targets of `eos`.
 void SplitDocuments(int64_t seq_len, int32_t eos, TokenBatch& batch) {
   const auto length = static_cast<size_t>(seq_len);
   for (size_t row = 0; row < batch.inputs.size(); row += length) {
@@ -180,7 +179,7 @@ TokenSource::TokenSource(std::vector<uint16_t> narrow,
       max_token_(wide_.empty()
                      ? *std::max_element(narrow_.begin(), narrow_.end())
                      : *std::max_element(wide_.begin(), wide_.end())),
-      // The same of tokens of either width.
+      // Equal for equal tokens of either width.
       hash_(wide_.empty()
                 ? checkpoint::HashRun(narrow_.data(), sizeof(uint16_t),
                                       /*first=*/size(), size())
@@ -188,11 +187,11 @@ TokenSource::TokenSource(std::vector<uint16_t> narrow,
                                       /*first=*/size(), size())) {}
 
 absl::StatusOr<TokenSource> TokenSource::FromText(
-    const std::vector<std::string>& files, absl::Duration patience) {
+    const std::vector<std::string>& files, absl::Duration timeout) {
   std::string text;
   std::vector<uint16_t> tokens;
   for (const std::string& path : files) {
-    CH_RETURN_IF_ERROR(AppendFile(path, patience, text));
+    CH_RETURN_IF_ERROR(AppendFile(path, timeout, text));
   }
   tokens.reserve(text.size());
   for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
@@ -205,7 +204,7 @@ absl::StatusOr<TokenSource> TokenSource::FromText(
 absl::StatusOr<TokenSource> TokenSource::FromTokenFile(const std::string& path,
                                                        int bits) {
   std::string bytes;
-  CH_RETURN_IF_ERROR(AppendFile(path, kPatience, bytes));
+  CH_RETURN_IF_ERROR(AppendFile(path, kPipeTimeout, bytes));
   CH_ASSIGN_OR_RETURN(const TokenFormat format, FormatOf(path, bytes, bits));
   const auto width = static_cast<size_t>(format.bits / 8);
   const size_t count = (bytes.size() - format.begin) / width;

@@ -3,7 +3,7 @@
 #define CROSSHATCH_EXAMPLES_TOKEN_SOURCE_H_
 
 /// \file
-/// The tokens to train on, and the order they are read in.
+/// TokenSource: the tokens to train on, and the order in which they are read.
 
 #include <cstdint>
 #include <optional>
@@ -15,39 +15,40 @@
 
 namespace crosshatch::examples {
 
-/// A target that does not count: CrossEntropyOptions::ignore_index.
+/// A target that is not counted: CrossEntropyOptions::ignore_index.
 inline constexpr int32_t kIgnoredTarget = -100;
 
-/// Rows [begin, end) of a global batch: `rows` x `seq_len` inputs and targets,
-/// row-major, a target being the token after its input.
+/// Rows [begin, end) of a global batch: inputs and targets [rows, seq_len],
+/// row-major. The target of an input is the next token.
 struct TokenBatch {
   std::vector<int32_t> inputs;
   std::vector<int32_t> targets;
-  /// Where documents are told apart: the lengths of those, or of their parts,
-  /// that each row's inputs are of. Else empty.
+  /// With EndDocumentsAt: for each row the lengths of the documents, or parts
+  /// of them, in its inputs. Otherwise empty.
   std::vector<std::vector<int64_t>> documents;
 };
 
-/// A sequence of tokens, read round and round.
+/// A sequence of tokens that is read cyclically.
 class TokenSource {
  public:
-  static constexpr absl::Duration kPatience = absl::Seconds(30);
+  static constexpr absl::Duration kPipeTimeout = absl::Seconds(30);
 
-  /// The bytes of `files`, one after the other.
-  /// \param patience how long a pipe may keep a reader waiting for its next
-  /// byte \error naming the file: kDeadlineExceeded beyond `patience`; what the
-  /// system says; kInvalidArgument for one
-  ///     that is empty or neither a file nor a pipe; kResourceExhausted for
-  ///     more than the machine's memory should hold.
+  /// Reads the bytes of `files`, concatenated, as tokens.
+  /// \param timeout how long to wait for the next byte of a pipe.
+  /// \error naming the file: kDeadlineExceeded after `timeout`;
+  ///     kInvalidArgument if it is empty or neither a file nor a pipe;
+  ///     kResourceExhausted if it is larger than the machine's memory should
+  ///     hold; errors of the system.
   static absl::StatusOr<TokenSource> FromText(
       const std::vector<std::string>& files,
-      absl::Duration patience = kPatience);
-  /// A file of little-endian integers of `bits`, 16 or 32, as nanoGPT writes
-  /// them; 0: by the file's header, or 16. The header is that of llm.c's files:
-  /// 256 of int32, the first three of which are 20240520, 1 and the number of
-  /// tokens, of 16 bits, or 20240801, 7 and the number of tokens, of 32.
-  /// \error also kInvalidArgument for a size that is not that of whole tokens
-  ///     or not the header's, for bits that the header contradicts, and for a
+      absl::Duration timeout = kPipeTimeout);
+  /// Reads a file of little-endian integers, as nanoGPT writes them, or with
+  /// the header of llm.c. The header is 256 integers of 32 bits. The first
+  /// three are 20240520, 1 and the number of tokens for 16-bit tokens, or
+  /// 20240801, 7 and the number of tokens for 32-bit tokens.
+  /// \param bits 16 or 32; 0: as the header states, or 16 without a header.
+  /// \error also kInvalidArgument if the size is not that of whole tokens or
+  ///     differs from the header, if `bits` contradicts the header, or for a
   ///     token above 2^31 - 1.
   static absl::StatusOr<TokenSource> FromTokenFile(const std::string& file,
                                                    int bits = 0);
@@ -55,27 +56,27 @@ class TokenSource {
   int64_t size() const {
     return static_cast<int64_t>(narrow_.size() + wide_.size());
   }
-  /// The largest token.
+  /// Returns the largest token.
   int32_t max_token() const { return max_token_; }
 
-  /// From now on a document ends with each token `eos`: rows tell their
-  /// documents, and the target of `eos`, the first token of another document,
-  /// is kIgnoredTarget, for nothing before it says what it is.
+  /// Makes each token `eos` end a document. Batches then have the documents of
+  /// each row. The target of `eos`, the first token of the next document,
+  /// becomes kIgnoredTarget, because nothing before it determines it.
   void EndDocumentsAt(int32_t eos);
-  /// Of `count` tokens from `position` on, gone round, those whose targets
-  /// count.
+  /// Returns how many of `count` tokens from `position` on, cyclically, have
+  /// targets that count.
   int64_t CountTargets(int64_t position, int64_t count) const;
 
-  /// A hash of size() and of all tokens.
+  /// Returns a hash of size() and all tokens.
   uint64_t hash() const { return hash_; }
 
-  /// Rows [begin, end) of a batch that begins at token `position`: row i holds
-  /// the `seq_len` tokens from position + i * seq_len on and the same shifted
-  /// by one, going round at the end.
+  /// Returns rows [begin, end) of a batch that begins at token `position`. Row
+  /// i has the `seq_len` tokens from position + i * seq_len on, cyclically, and
+  /// the same shifted by one as targets.
   /// \param position from 0 to size() - 1.
   TokenBatch Rows(int64_t position, int64_t seq_len, int64_t begin,
                   int64_t end) const;
-  /// Where the batch after `rows` rows begins, gone round.
+  /// Returns the position of the batch after `rows` rows, cyclically.
   int64_t PositionAfter(int64_t position, int64_t seq_len, int64_t rows) const;
 
  private:
@@ -92,7 +93,7 @@ class TokenSource {
   int32_t max_token_ = 0;
   uint64_t hash_ = 0;
   std::optional<int32_t> eos_;
-  int64_t targets_ = 0;  // Of all tokens, those that count.
+  int64_t targets_ = 0;  // Number of tokens whose targets count.
 };
 
 }  // namespace crosshatch::examples

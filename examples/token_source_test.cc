@@ -49,7 +49,7 @@ TEST(TokenSourceTest, APipeIsReadToItsEndAndNotWaitedForForEver) {
   unlink(path.c_str());
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
   const auto silent =
-      TokenSource::FromText({path}, /*patience=*/absl::Milliseconds(30));
+      TokenSource::FromText({path}, /*timeout=*/absl::Milliseconds(30));
   EXPECT_EQ(silent.status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(silent.status().message()), HasSubstr(path));
   // A writer that pauses.

@@ -49,8 +49,8 @@
 namespace crosshatch::examples {
 namespace {
 
-// Micro-batch `i` of `count` that `rows` are split into: of as many rows as the
-// others, or fewer.
+// Returns micro-batch `i` of `count` for `rows` rows. The last ones may have
+// fewer rows.
 Interval MicroBatch(int64_t rows, int64_t count, int64_t i) {
   const int64_t share = (rows + count - 1) / count;
   return {std::min(rows, i * share), std::min(rows, (i + 1) * share)};
@@ -62,18 +62,18 @@ std::vector<nn::AdamWGroup> Groups(const TrainOptions& options) {
           {.has = nn::NameMatches("embed_tokens.weight"), .weight_decay = 0}};
 }
 
-// One rank's run.
+// The run of one rank.
 class Trainer {
  public:
-  // `speaks`: prints, and writes the metrics.
+  // \param reports whether this rank prints and writes the metrics.
   Trainer(World& world, const TrainOptions& options, const TokenSource& tokens,
-          const TokenSource* eval, DeviceMesh mesh, bool speaks)
+          const TokenSource* eval, DeviceMesh mesh, bool reports)
       : world_(world),
         options_(options),
         tokens_(tokens),
         eval_(eval),
         mesh_(std::move(mesh)),
-        speaks_(speaks),
+        reports_(reports),
         model_(options.config),
         optimizer_(model_.Parameters(),
                    {.lr = options.lr,
@@ -82,7 +82,7 @@ class Trainer {
                     .eps = options.eps,
                     .weight_decay = options.weight_decay},
                    Groups(options)),
-        report_(speaks_, options.steps),
+        report_(reports_, options.steps),
         checkpoints_(world, options.checkpoints,
                      {.keep = static_cast<int>(std::min<int64_t>(
                           options.keep, std::numeric_limits<int>::max())),
@@ -94,49 +94,49 @@ class Trainer {
 
  private:
   absl::Status SetUp();
-  // Goes on from the checkpoint of --resume. Returns whether there is one.
+  // Resumes from the checkpoint of --resume. Returns whether there is one.
   absl::StatusOr<bool> Resume();
-  // Compares the run of the checkpoint in `dir`, of `step`, with this one.
-  // \error names what differs and may not
+  // Compares the run of the checkpoint of `step` in `dir` with this one.
+  // \error names differences that are not allowed.
   absl::Status CompareWith(const std::string& dir, int64_t step);
-  void Introduce();
-  // Trains to the last step, or until a signal stops it.
+  void PrintIntroduction();
+  // Trains to the last step or until a signal requests a stop.
   absl::Status TrainSteps(MetricsFile& file);
-  // Keeps the run as it is after step_.
+  // Saves the state after step_.
   absl::Status SaveCheckpoint();
-  // Tells of a save that has failed meanwhile.
+  // Reports a background save that has failed.
   absl::Status PollSave();
-  // Waits until the last one is in place.
+  // Waits until the last save is complete.
   absl::Status EndSave();
-  // Tells at once, and Run in the end, of what could not be written: weeks of
-  // training are worth more than a line or a checkpoint.
-  // \error the rank's first error: then there is no going on
+  // Warns of something that could not be written; Run returns the error at the
+  // end. Weeks of training are worth more than a line or a checkpoint.
+  // \error The rank's first error, after which the run cannot continue.
   absl::Status Unwritten(const absl::Status& status);
   struct LabelledRows {
-    TensorList inputs;  // Of the model: tokens [rows, seq_len], and documents.
+    TensorList inputs;  // Of the model: tokens [rows, seq_len], documents.
     Tensor targets;     // [rows, seq_len]
   };
-  // These rows of the batch that begins at a token.
+  // Returns `rows` of the batch that begins at token `position`.
   LabelledRows Batch(const TokenSource& tokens, int64_t position,
                      const Interval& rows) const;
-  // The sum of the losses of all targets, divided by `targets`.
+  // Returns the sum of the losses of all targets, divided by `targets`.
   Tensor Loss(const LabelledRows& batch, double targets);
-  // One step, and what it measures.
+  // Runs one step and measures it.
   absl::Status Step(StepMetrics& metrics);
   absl::Status Learn(StepMetrics& metrics);
-  // The mean loss over all whole rows of the text to evaluate on.
+  // Returns the mean loss over all whole rows of the evaluation text.
   absl::StatusOr<double> Evaluate();
-  // Draws from the model, and prints it behind the prompt.
+  // Draws from the model and prints the result after the prompt.
   absl::Status PrintSample();
-  // Whether step_ is one of every `every`, or the run's last.
+  // Returns whether step_ is a multiple of `every` or the run's last step.
   bool IsDue(int64_t every) const {
     return step_ == options_.steps || (every > 0 && step_ % every == 0);
   }
-  // Whether `step`, from 1, is one that the page shows closely.
+  // Returns whether the page shows details of `step` (from 1).
   bool IsShown(int64_t step) const;
   // Writes the page, if there is one.
   absl::Status WritePage(RunPage::State state);
-  // Whether the trained weights may take the place of others, in `place`.
+  // Checks that the trained weights may replace those in `place`.
   absl::Status CheckWeights(const std::string& place);
 
   World& world_;
@@ -144,21 +144,21 @@ class Trainer {
   const TokenSource& tokens_;
   const TokenSource* const eval_;  // May be null.
   const DeviceMesh mesh_;
-  const bool speaks_;
+  const bool reports_;
   nn::Llama model_;
   nn::AdamW optimizer_;
   Report report_;
-  std::optional<DeviceMesh> data_;  // That rows are split over.
+  std::optional<DeviceMesh> data_;  // The mesh that rows are split over.
   checkpoint::RunCheckpoints checkpoints_;
-  std::optional<RunPage> page_;  // On the rank that speaks.
+  std::optional<RunPage> page_;  // On the reporting rank.
   absl::Status unwritten_page_;
   absl::Status unwritten_metrics_;
-  absl::Status unwritten_;  // The first of what could not be written.
-  bool saves_ = false;      // A save has begun whose time is not told of yet.
+  absl::Status unwritten_;  // The first error of a write.
+  bool saves_ = false;      // A save has begun and is not yet reported.
 
-  int64_t step_ = 0;      // Steps done.
-  int64_t begun_at_ = 0;  // Steps done before this run.
-  bool stops_ = false;    // A signal has asked for it.
+  int64_t step_ = 0;      // Completed steps.
+  int64_t begun_at_ = 0;  // Steps completed before this run.
+  bool stops_ = false;    // A signal has requested it.
   int64_t position_ = 0;  // In tokens_, of the next step's batch.
   RunIdentity identity_;
   int64_t seed_;  // The bits of TrainOptions::seed.
@@ -167,7 +167,7 @@ class Trainer {
                              {"position", &position_},
                              {"data_size", &identity_.tokens},
                              {"seed", &seed_}}};
-  // Older checkpoints lack it, and have a "batch" instead, which is not read.
+  // Older checkpoints lack it and have a "batch", which is not read.
   nn::BoundValues setup_{identity_.Variables(""), {.allow_missing = true}};
   nn::BoundValues batch_{{}, {.allow_unexpected = true}};
   nn::CombinedState state_{{{"model", &parameters_},
@@ -256,7 +256,7 @@ Trainer::LabelledRows Trainer::Batch(const TokenSource& tokens,
                                      const Interval& rows) const {
   const Interval own = RowsOf(*data_, rows.size());
   const Shape shape = {own.size(), options_.seq_len};
-  // A dry run of a batch beyond this machine's memory holds no batch.
+  // A dry run of a batch beyond this machine's memory has no elements.
   if (world_.device().is_meta()) {
     TensorList inputs = {Empty(shape, kInt32)};
     if (options_.eos.has_value()) {
@@ -283,12 +283,12 @@ Tensor Trainer::Loss(const LabelledRows& batch, double targets) {
 }
 
 absl::Status Trainer::Learn(StepMetrics& metrics) {
-  // Of a step in which nothing but ends of documents comes the loss is 0.
+  // A step with no targets other than ends of documents has loss 0.
   const auto targets = static_cast<double>(std::max<int64_t>(
       1, tokens_.CountTargets(position_,
                               options_.global_batch * options_.seq_len)));
   double global_loss = 0;
-  Tensor so_far;  // The loss of the micro-batches, this rank's share.
+  Tensor so_far;  // Of the micro-batches, this rank's share.
   const int64_t count = options_.accumulate;
   const auto micro_batch = [&](int64_t i) -> absl::Status {
     const Tensor loss = Loss(
@@ -361,7 +361,7 @@ absl::Status Trainer::Step(StepMetrics& metrics) {
 
 absl::StatusOr<double> Trainer::Evaluate() {
   const NoGrad no_grad;
-  // The last token is a target only.
+  // The last token is only a target.
   const int64_t rows = (eval_->size() - 1) / options_.seq_len;
   const auto targets = static_cast<double>(
       std::max<int64_t>(1, eval_->CountTargets(0, rows * options_.seq_len)));
@@ -417,7 +417,7 @@ absl::Status Trainer::PrintSample() {
 
 bool Trainer::IsShown(int64_t step) const {
   if (!page_.has_value()) return false;
-  // The first step of a run is like no other.
+  // The first step of a run is not representative.
   return step == begun_at_ + 2 || step == options_.steps ||
          (options_.report_every > 0 && step % options_.report_every == 0);
 }
@@ -425,15 +425,15 @@ bool Trainer::IsShown(int64_t step) const {
 absl::Status Trainer::WritePage(RunPage::State state) {
   if (!page_.has_value()) return absl::OkStatus();
   const absl::Status status = page_->Write(state);
-  // Told of once; the next one may succeed.
+  // Reported once; the next write may succeed.
   const bool is_new = status != unwritten_page_;
   unwritten_page_ = status;
   return is_new ? Unwritten(status) : absl::OkStatus();
 }
 
-void Trainer::Introduce() {
+void Trainer::PrintIntroduction() {
   report_.Start(mesh_, model_);
-  // Of a plan of the user's nothing is known.
+  // Nothing is known about a user's plan.
   if (const int idle = RanksWithoutHeads(options_);
       idle > 0 && options_.plan.empty()) {
     report_.Note(absl::StrCat(
@@ -442,7 +442,7 @@ void Trainer::Introduce() {
         model_.config().heads, " with ", model_.config().kv_heads,
         " key heads"));
   }
-  if (speaks_ && options_.run.backend == Backend::kFake) {
+  if (reports_ && options_.run.backend == Backend::kFake) {
     report_.Plan(fsdp::DescribePlan(model_, options_.verbose
                                                 ? fsdp::PlanDetail::kEveryRank
                                                 : fsdp::PlanDetail::kSummary));
@@ -452,7 +452,7 @@ void Trainer::Introduce() {
 absl::Status Trainer::SaveCheckpoint() {
   if (options_.checkpoints.empty()) return absl::OkStatus();
   CH_RETURN_IF_ERROR(CheckWeights(options_.checkpoints));
-  // An error of the save before is not to cost this one.
+  // An error of the previous save must not prevent this one.
   CH_RETURN_IF_ERROR(EndSave());
   const absl::Status saved = checkpoints_.Save(state_, step_);
   saves_ = saved.ok();
@@ -488,7 +488,7 @@ absl::Status Trainer::TrainSteps(MetricsFile& file) {
     if (eval_ != nullptr && IsDue(options_.eval_every)) {
       CH_ASSIGN_OR_RETURN(metrics.eval_loss, Evaluate());
     }
-    // Once it has failed it says the same each time.
+    // After a failure, Write returns the same error each time.
     if (const absl::Status status = file.Write(metrics, world_.rank());
         status != unwritten_metrics_) {
       unwritten_metrics_ = status;
@@ -499,7 +499,7 @@ absl::Status Trainer::TrainSteps(MetricsFile& file) {
     if (step_ < options_.steps && IsShown(step_)) {
       CH_RETURN_IF_ERROR(WritePage(RunPage::State::kRuns));
     }
-    // In the last step there is nothing left to stop.
+    // After the last step there is nothing to stop.
     if (step_ < options_.steps) {
       CH_ASSIGN_OR_RETURN(stops_, StopRequested(world_));
       if (stops_) {
@@ -515,19 +515,19 @@ absl::Status Trainer::TrainSteps(MetricsFile& file) {
 
 absl::Status Trainer::Run() {
   CH_RETURN_IF_ERROR(SetUp());
-  Introduce();
+  PrintIntroduction();
   CH_ASSIGN_OR_RETURN(
       MetricsFile file,
-      MetricsFile::Open(speaks_ ? options_.metrics : "", step_));
-  // With nothing left to train the page of the run before stays.
-  if (speaks_ && !options_.report.empty() && step_ < options_.steps) {
+      MetricsFile::Open(reports_ ? options_.metrics : "", step_));
+  // If no steps are left, the page of the previous run stays.
+  if (reports_ && !options_.report.empty() && step_ < options_.steps) {
     begun_at_ = step_;
     CH_ASSIGN_OR_RETURN(RunPage page, RunPage::Open(options_.report, step_));
     page_.emplace(std::move(page));
     page_->Begin(DrawShardings(model_, mesh_.layout()), Settings(options_));
   }
   if (const absl::Status trained = TrainSteps(file); !trained.ok()) {
-    // The run's error is what matters.
+    // The run's error takes precedence.
     WritePage(RunPage::State::kFailed).IgnoreError();
     return trained;
   }
@@ -552,9 +552,9 @@ absl::Status Train(World& world, const TrainOptions& options,
                    const TokenSource& tokens, const TokenSource* eval) {
   CH_ASSIGN_OR_RETURN(DeviceMesh mesh, InitDeviceMesh(world, options.mesh));
   CH_RETURN_IF_ERROR(CheckSameInputs(world, options, tokens, eval));
-  const bool speaks =
+  const bool reports =
       options.run.backend == Backend::kFake || world.rank() == 0;
-  return Trainer(world, options, tokens, eval, std::move(mesh), speaks).Run();
+  return Trainer(world, options, tokens, eval, std::move(mesh), reports).Run();
 }
 
 absl::StatusOr<int64_t> DryPeak(const TrainOptions& options,
@@ -562,7 +562,8 @@ absl::StatusOr<int64_t> DryPeak(const TrainOptions& options,
   TrainOptions dry = options;
   dry.run.backend = Backend::kFake;
   dry.steps = 1;
-  dry.schedule = nn::Schedule::Shape::kConstant;  // Its warmup may be longer.
+  // The warmup may exceed the run.
+  dry.schedule = nn::Schedule::Shape::kConstant;
   dry.metrics.clear();
   dry.report.clear();
   dry.save_dir.clear();
@@ -576,7 +577,7 @@ absl::StatusOr<int64_t> DryPeak(const TrainOptions& options,
         CH_ASSIGN_OR_RETURN(DeviceMesh mesh, InitDeviceMesh(world, dry.mesh));
         CH_RETURN_IF_ERROR(Trainer(world, dry, tokens, /*eval=*/nullptr,
                                    std::move(mesh),
-                                   /*speaks=*/false)
+                                   /*reports=*/false)
                                .Run());
         peak = world.context().allocator().stats().peak_total;
         return absl::OkStatus();

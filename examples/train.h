@@ -3,7 +3,7 @@
 #define CROSSHATCH_EXAMPLES_TRAIN_H_
 
 /// \file
-/// The training loop of train_lm.
+/// Train: the training loop of train_lm.
 
 #include <cstdint>
 
@@ -15,20 +15,22 @@
 
 namespace crosshatch::examples {
 
-/// Trains as one rank of the job. `options.config` is the model's, also where
-/// the weights come from options.model_dir. Documents are told apart where
-/// options.eos is set; `tokens` and `eval` then tell them (EndDocumentsAt).
-/// What could not be written to options.metrics or options.checkpoints ends
-/// neither the training nor the saving; it is warned of at once and the error
-/// at the end. \param eval what to evaluate the model on; null: nothing. \error
-/// the first thing that went wrong, on every rank.
+/// Trains as one rank of the job.
+///
+/// If options.metrics or options.checkpoints cannot be written, training and
+/// saving continue. The error is warned of at once and returned at the end.
+/// \param options `config` is the model's, also if the weights come from
+///     options.model_dir. If `eos` is set, `tokens` and `eval` must separate
+///     documents (EndDocumentsAt).
+/// \param eval tokens to evaluate the model on; null: no evaluation.
+/// \error The first error, on every rank.
 absl::Status Train(World& world, const TrainOptions& options,
                    const TokenSource& tokens,
                    const TokenSource* eval = nullptr);
 
-/// The most memory that `rank` holds at one time in the first step, by a dry
-/// run that prints and writes nothing.
-/// \error what a rank would meet that can be met dry
+/// Returns the peak memory of `rank` in the first step, by a dry run that
+/// prints and writes nothing.
+/// \error any error of the rank that a dry run detects.
 absl::StatusOr<int64_t> DryPeak(const TrainOptions& options,
                                 const TokenSource& tokens, int rank);
 

@@ -29,13 +29,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Bytes and elements below this can be added and scaled without a thought.
-constexpr int64_t kMostElements = int64_t{1} << 58;
+// Bytes and elements below this can be added and scaled without overflow.
+constexpr int64_t kMaxElements = int64_t{1} << 58;
 
-// \error where `a` times `b` is more than kMostElements
+// \error if `a` times `b` exceeds kMaxElements.
 absl::StatusOr<int64_t> Product(int64_t a, int64_t b, const char* what) {
   int64_t product = 0;
-  if (__builtin_mul_overflow(a, b, &product) || product > kMostElements) {
+  if (__builtin_mul_overflow(a, b, &product) || product > kMaxElements) {
     return absl::InvalidArgumentError(
         absl::StrCat(what, ": ", a, " times ", b, " is too large"));
   }
@@ -49,16 +49,16 @@ absl::Status CheckSizes(const TrainOptions& options) {
       const int64_t tokens,
       Product(options.global_batch, options.seq_len,
               "the tokens of a step, --global_batch times --seq_len"));
-  if (options.sample > kMostElements) {
+  if (options.sample > kMaxElements) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--sample=", options.sample, ": must be at most ", kMostElements));
+        "--sample=", options.sample, ": must be at most ", kMaxElements));
   }
   const int64_t widest =
       std::max({c.dim, c.ffn, c.vocab, c.heads * c.head_dim});
   CH_RETURN_IF_ERROR(
       Product(tokens, widest, "the tokens of a step times the model's width")
           .status());
-  // Attention pairs every position with every other.
+  // Attention scores pair every position with every other.
   CH_ASSIGN_OR_RETURN(
       const int64_t scores,
       Product(tokens, options.seq_len, "the tokens of a step times --seq_len"));
@@ -67,23 +67,23 @@ absl::Status CheckSizes(const TrainOptions& options) {
 
 absl::Status CheckMesh(const TrainOptions& options) {
   if (options.run.backend == Backend::kLocal &&
-      options.world_size() > kMostLocalRanks) {
+      options.world_size() > kMaxLocalRanks) {
     return absl::InvalidArgumentError(
         absl::StrCat("--mesh has ", options.world_size(),
                      " ranks: --backend=local runs at "
                      "most ",
-                     kMostLocalRanks,
+                     kMaxLocalRanks,
                      ", each a thread of this process; "
                      "--backend=fake runs one rank of any mesh dry"));
   }
   return absl::OkStatus();
 }
 
-// The bytes of keys and values of a prompt and its sample, which a rank keeps
-// of its own heads, over `ranks` of them.
+// Returns the bytes of keys and values of a prompt and its sample on `ranks`
+// ranks, each with its own heads.
 double SampleBytes(const TrainOptions& options, int64_t prompt, int ranks) {
   const nn::LlamaConfig c = options.config.Resolved();
-  // Of a token: keys and values; what is drawn, as a number and as text.
+  // Per token: keys and values, and the token as a number and as text.
   const double of_token =
       2.0 * static_cast<double>(c.layers) * static_cast<double>(c.kv_heads) *
           static_cast<double>(c.head_dim) *
@@ -93,7 +93,7 @@ double SampleBytes(const TrainOptions& options, int64_t prompt, int ranks) {
          (static_cast<double>(prompt) + static_cast<double>(options.sample));
 }
 
-// What Sample would refuse once the model is trained.
+// Checks what Sample would refuse after the training.
 absl::Status CheckSample(const TrainOptions& options, int64_t prompt) {
   const nn::RopeScaling& rope = options.config.rope_scaling;
   if (options.sample == 0 || !rope.DependsOnLength() ||
@@ -107,14 +107,14 @@ absl::Status CheckSample(const TrainOptions& options, int64_t prompt) {
       rope.original_positions, " positions; draw fewer"));
 }
 
-// Whether `path` is `directory` or lies in it.
+// Returns whether `path` is `directory` or is in it.
 bool IsWithin(const fs::path& path, const fs::path& directory) {
   const auto [in_directory, in_path] = std::mismatch(
       directory.begin(), directory.end(), path.begin(), path.end());
   return in_directory == directory.end();
 }
 
-// The same of what the names lead to: also for a link in `directory` that leads
+// Returns the same for resolved paths, and for a link in `directory` that leads
 // out of it.
 bool IsIn(const std::string& path, const std::string& directory) {
   const fs::path within = ResolvedPath(directory);
@@ -131,7 +131,7 @@ bool IsSameFile(const std::string& a, const std::string& b) {
          of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
 }
 
-// Of a file that the run writes beside its other work.
+// Checks a file that the run writes in addition to its other outputs.
 absl::Status CheckOutput(const char* flag, const std::string& output,
                          const TrainOptions& options) {
   std::vector<std::string> read = options.text;
@@ -240,12 +240,12 @@ absl::Status CheckVocabulary(const TrainOptions& options, int32_t token) {
 absl::Status CheckMemory(const TrainOptions& options, const TokenSource& tokens,
                          int64_t prompt) {
   if (options.run.backend == Backend::kFake) return absl::OkStatus();
-  // A rank that is a process may have the machine to itself.
+  // A rank in a process of its own may have the machine to itself.
   const int ranks =
       options.run.backend == Backend::kLocal ? options.world_size() : 1;
   const int64_t memory = MachineMemory();
-  // Before anything of the model's size is made at all: weights, gradients
-  // and two moments of float32, and a step's tokens and logits.
+  // A bound before anything of the model's size is allocated: weights,
+  // gradients and two moments in float32, and a step's tokens and logits.
   const double bytes = ranks / static_cast<double>(options.world_size()) *
                            16.0 *
                            static_cast<double>(options.config.NumParameters()) +
@@ -260,7 +260,7 @@ absl::Status CheckMemory(const TrainOptions& options, const TokenSource& tokens,
         ": make the model, --global_batch or --seq_len smaller, or run one "
         "rank of it dry with --backend=fake"));
   };
-  // Weights and moments are there when the sample is drawn.
+  // Weights and moments exist while the sample is drawn.
   const double kept = ranks / static_cast<double>(options.world_size()) * 12.0 *
                       static_cast<double>(options.config.NumParameters());
   if (const double drawn = SampleBytes(options, prompt, ranks);
@@ -273,7 +273,7 @@ absl::Status CheckMemory(const TrainOptions& options, const TokenSource& tokens,
                      FormatBytes(memory), "; draw fewer"));
   }
   if (bytes > static_cast<double>(memory)) return too_much(bytes);
-  // The last rank holds least where sizes do not divide.
+  // If sizes do not divide, the last rank has the least.
   CH_ASSIGN_OR_RETURN(const int64_t first, DryPeak(options, tokens, 0));
   CH_ASSIGN_OR_RETURN(const int64_t last,
                       ranks == 1 ? first : DryPeak(options, tokens, ranks - 1));

@@ -3,9 +3,9 @@
 #define CROSSHATCH_EXAMPLES_TRAIN_CHECKS_H_
 
 /// \file
-/// What is found wrong with a training run before any rank starts: the one
-/// place where sizes, their products and the paths of a run are checked,
-/// whether they come from flags or from a model's config.json.
+/// Checks of a training run before any rank starts: the only place that checks
+/// sizes, their products and the paths of a run, whether they come from flags
+/// or from a model's config.json.
 
 #include "absl/status/status.h"
 #include "crosshatch/examples/token_source.h"
@@ -13,22 +13,23 @@
 
 namespace crosshatch::examples {
 
-/// The most ranks that run as threads of one process. A dry run takes a mesh of
-/// any size.
-inline constexpr int kMostLocalRanks = 4096;
+/// The maximal number of ranks that run as threads of one process. A dry run's
+/// mesh may have any size.
+inline constexpr int kMaxLocalRanks = 4096;
 
-/// Checks the sizes of the model and the batch, each and multiplied, the mesh,
-/// and what the paths say of each other and of the disk.
-/// \error names the flag or the field and what would be right
+/// Checks the sizes of the model and the batch and their products, the mesh,
+/// and the paths, against each other and the disk.
+/// \error names the flag or field and a correct value.
 absl::Status CheckOptions(const TrainOptions& options);
 
-/// As above, and that the tokens are in the vocabulary, and that the run fits
-/// this machine's memory: one step of the first and the last rank is run dry.
-/// \pre CheckOptions(options) is OK
+/// Checks also that the tokens are in the vocabulary and that the run fits the
+/// machine's memory, by a dry run of one step of the first and the last rank.
+/// \pre CheckOptions(options) is OK.
 absl::Status CheckTraining(const TrainOptions& options,
                            const TokenSource& tokens);
 
-/// That the text to evaluate on is in the vocabulary, and has a whole row.
+/// Checks that the evaluation text is in the vocabulary and has at least one
+/// row.
 absl::Status CheckEvaluation(const TrainOptions& options,
                              const TokenSource& eval);
 

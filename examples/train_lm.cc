@@ -37,8 +37,8 @@
 namespace crosshatch::examples {
 namespace {
 
-// Where the caller closed an input or output, its number would go to the next
-// file that is opened, and what is printed would be written into that.
+// If the caller closed a standard stream, the next opened file would get its
+// descriptor, and output would be written into that file.
 void FillStandardDescriptors() {
   int fd = 0;
   do {
@@ -47,9 +47,9 @@ void FillStandardDescriptors() {
   if (fd > STDERR_FILENO) close(fd);
 }
 
-// `bazel run` starts programs in their runfiles, not where it was typed. What
-// such a program starts inherits the variable, but is somewhere else.
-bool GoWhereItWasTyped() {
+// `bazel run` starts programs in their runfiles, not in the caller's directory.
+// A child of such a program inherits the variable, but runs elsewhere.
+bool EnterCallersDirectory() {
   const char* const directory = std::getenv("BUILD_WORKING_DIRECTORY");
   std::error_code error;
   const std::string here = std::filesystem::current_path(error).string();
@@ -61,7 +61,7 @@ bool GoWhereItWasTyped() {
   return false;
 }
 
-// They may be the only copy of an earlier run's model.
+// They may have the only copy of an earlier run's model.
 absl::Status NoteUnfinishedSaves(const TrainOptions& options) {
   std::vector<std::string> found;
   if (!options.save_dir.empty()) {
@@ -96,8 +96,8 @@ absl::StatusOr<int32_t> EosOfModel(const TrainOptions& options) {
       options.config.vocab, " is wanted; name it by --eos=ID"));
 }
 
-// What can be known to be wrong before any rank runs. `options` gets the
-// model's config and the backend.
+// Detects errors that are known before any rank runs. Sets the model's config
+// and the backend in `options`.
 absl::Status Prepare(TrainOptions& options, std::optional<TokenSource>& tokens,
                      std::optional<TokenSource>& eval, Backend backend,
                      int rank) {
@@ -120,11 +120,11 @@ absl::Status Prepare(TrainOptions& options, std::optional<TokenSource>& tokens,
   if (!options.plan.empty()) {
     CH_ASSIGN_OR_RETURN(options.plan_text, checkpoint::ReadFile(options.plan));
     CH_RETURN_IF_ERROR(
-        tp::ParsePlan(options.plan_text, options.plan, kMostDims).status());
+        tp::ParsePlan(options.plan_text, options.plan, kMaxDims).status());
   }
   TrainOptions checked = options;
   if (rank != 0) {
-    // Only rank 0 writes; other hosts may not even have the directories.
+    // Only rank 0 writes; other hosts may not have the directories.
     checked.metrics.clear();
     checked.report.clear();
     checked.save_dir.clear();
@@ -183,9 +183,9 @@ int Main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   crosshatch::examples::FillStandardDescriptors();
-  if (!crosshatch::examples::GoWhereItWasTyped()) return 1;
-  // A reader that is gone, and a file that is too long, are errors of the write
-  // that meets them, not the end of a training that is to be saved.
+  if (!crosshatch::examples::EnterCallersDirectory()) return 1;
+  // A closed pipe and the file size limit then cause write errors instead of
+  // ending a training that is to be saved.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
   const int ended = crosshatch::examples::Main(argc, argv);

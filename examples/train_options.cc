@@ -150,7 +150,7 @@ ABSL_FLAG(bool, verbose, false,
 namespace crosshatch::examples {
 namespace {
 
-// Where the flags are defined.
+// The file that defines the flags.
 constexpr char kSource[] = "examples/train_options.cc";
 constexpr char kUsage[] =
     "Trains a Llama-style language model on a mesh of ranks.\n\n"
@@ -169,7 +169,7 @@ absl::Status CheckNotNegative(const char* flag, double value) {
       absl::StrCat("--", flag, "=", value, ": must be a number of at least 0"));
 }
 
-// Also as the float32 that it is used as.
+// Checks the value also as float32, in which it is used.
 absl::Status CheckPositive(const char* flag, double value) {
   const auto used = static_cast<float>(value);
   if (used > 0 && std::isfinite(used)) return absl::OkStatus();
@@ -177,7 +177,7 @@ absl::Status CheckPositive(const char* flag, double value) {
       "--", flag, "=", value, ": must be a number above 0, in float32 too"));
 }
 
-// What all ranks must be started with alike.
+// Returns the options that must be equal on all ranks.
 std::vector<std::string> AgreedOptions(const TrainOptions& options) {
   const struct {
     const char* flag;
@@ -191,11 +191,11 @@ std::vector<std::string> AgreedOptions(const TrainOptions& options) {
       {"text", !options.text.empty()},
       {"tokens", !options.tokens.empty()},
   };
-  // Of rank 0 alone.
+  // Used on rank 0 only.
   std::set<std::string> apart = {"metrics", "report", "report_every",
                                  "verbose"};
   std::vector<std::string> agreed;
-  // Files may lie elsewhere on another host.
+  // Files may have other paths on other hosts.
   for (const auto& path : paths) {
     apart.insert(path.flag);
     agreed.push_back(absl::StrCat(path.is_given ? "a --" : "no --", path.flag));
@@ -212,7 +212,7 @@ absl::Status CheckFraction(const char* flag, double value) {
       absl::StrCat("--", flag, "=", value, ": must be at least 0 and below 1"));
 }
 
-// A path that is given and empty comes from a script whose variable is not set.
+// An empty path usually comes from a script with an unset variable.
 absl::StatusOr<std::string> PathOf(const char* flag, const GivenPath& path) {
   if (path.is_given && path.value.empty()) {
     return absl::InvalidArgumentError(
@@ -267,7 +267,7 @@ absl::Status CheckSource(const TrainOptions& options) {
   return absl::OkStatus();
 }
 
-// Flags of what is not asked for.
+// Checks for flags that depend on others that are not set.
 absl::Status CheckNeeds(const TrainOptions& options) {
   const struct {
     const char* flag;
@@ -308,7 +308,7 @@ absl::Status CheckNeeds(const TrainOptions& options) {
   return absl::OkStatus();
 }
 
-// Flags that would have no effect beside others.
+// Checks for flags that have no effect together with others.
 absl::Status CheckConflicts(const TrainOptions& options) {
   const std::pair<const char*, bool> of_new_models[] = {
       {"dim", absl::GetFlag(FLAGS_dim).is_given},
@@ -395,7 +395,7 @@ absl::Status CheckNumbers(const TrainOptions& options) {
   CH_RETURN_IF_ERROR(CheckAtLeast("top_k", options.top_k, 0));
   CH_RETURN_IF_ERROR(CheckFraction("beta1", options.beta1));
   CH_RETURN_IF_ERROR(CheckFraction("beta2", options.beta2));
-  // With 0 the rows of tokens that never come are divided by 0.
+  // With eps = 0, rows of tokens that never occur would be divided by 0.
   CH_RETURN_IF_ERROR(CheckPositive("eps", options.eps));
   CH_RETURN_IF_ERROR(CheckNotNegative("weight_decay", options.weight_decay));
   CH_RETURN_IF_ERROR(CheckNotNegative("clip_norm", options.clip_norm));
@@ -465,7 +465,7 @@ absl::StatusOr<std::vector<MeshAxis>> ParseMesh(const std::string& text) {
   const bool has_fsdp = std::any_of(
       axes.begin(), axes.end(), [](const auto& a) { return a.name == "fsdp"; });
   if (!has_fsdp) {
-    // Outside of tp, inside of replicate: where it would be.
+    // Outside of tp, inside of replicate: its usual place.
     const auto at = std::find_if(axes.begin(), axes.end(),
                                  [](const auto& a) { return a.name == "tp"; });
     axes.insert(at, {"fsdp", 1});
@@ -485,7 +485,7 @@ absl::StatusOr<TrainOptions> ParseTrainOptions(int argc, char** argv) {
   options.run.ranks_from = absl::StrCat("--mesh=", absl::GetFlag(FLAGS_mesh));
   CH_ASSIGN_OR_RETURN(options.checkpoints,
                       PathOf("checkpoints", absl::GetFlag(FLAGS_checkpoints)));
-  // A run that can go on has not failed.
+  // A run that can be resumed has not failed.
   if (!options.checkpoints.empty()) options.run.stop_status = 0;
   CH_RETURN_IF_ERROR(ReadLaunchFlags(options.run));
   CH_ASSIGN_OR_RETURN(options.plan, PathOf("plan", absl::GetFlag(FLAGS_plan)));

@@ -3,8 +3,8 @@
 #define CROSSHATCH_EXAMPLES_TRAIN_OPTIONS_H_
 
 /// \file
-/// The options of train_lm, as values; the flags they come from are defined in
-/// train_options.cc.
+/// TrainOptions: the options of train_lm as values. train_options.cc defines
+/// the flags.
 
 #include <cstdint>
 #include <optional>
@@ -22,31 +22,32 @@
 
 namespace crosshatch::examples {
 
-/// Of the text that is trained on, what --sample goes on from without --prompt.
+/// Number of training tokens that --sample continues without --prompt.
 inline constexpr int64_t kDefaultPromptTokens = 16;
 
+/// Options of a training run.
 struct TrainOptions {
-  /// As given, completed with an fsdp axis of size 1 if it has none.
+  /// As given, with an fsdp axis of size 1 if there was none.
   std::vector<MeshAxis> mesh;
   /// A file with the plan of the tp axis; empty: the plan for Llama.
-  /// kPrintPlan: that plan is to be printed, and nothing else is asked for.
+  /// kPrintPlan: print that plan and do nothing else.
   std::string plan;
-  /// What the file holds.
+  /// The content of the file.
   std::string plan_text;
-  /// Of the backend, the ranks and the times.
+  /// Engine, ranks and timeouts.
   RunOptions run;
 
   std::vector<std::string> text;  ///< Files; or
   std::string tokens;             ///< one file of integers.
   int token_bits = 0;             ///< Of `tokens`; 0: by the file's header.
-  /// The token that ends a document; unset: documents are not told apart.
+  /// The token that ends a document; unset: documents are not separated.
   std::optional<int32_t> eos;
-  bool eos_of_model = false;  ///< It is to be that of model_dir.
+  bool eos_of_model = false;  ///< Use that of model_dir.
   std::string model_dir;      ///< Empty: a new model of `config`.
   nn::LlamaConfig config;
 
   int64_t global_batch = 0;
-  /// Micro-batches that a step's rows are split into.
+  /// Number of micro-batches per step.
   int64_t accumulate = 1;
   int64_t seq_len = 0;
   int64_t steps = 0;
@@ -57,29 +58,30 @@ struct TrainOptions {
   double beta2 = 0;
   double eps = 0;
   double weight_decay = 0;
-  /// Leaves decay off what is no matrix, and off the embedding.
+  /// Excludes the embedding and all parameters that are not matrices from
+  /// decay.
   bool decay_matrices_only = false;
-  double clip_norm = 0;  ///< 0: the norm is reported, nothing is clipped.
+  double clip_norm = 0;  ///< 0: the norm is only reported.
   uint64_t seed = 0;
-  bool seed_is_given = false;  ///< Else a run that goes on has its own.
+  bool seed_is_given = false;  ///< If not, a resumed run uses its own.
   DType dtype = kFloat32;
-  bool recompute = false;  ///< Blocks run again in backward.
+  bool recompute = false;  ///< Recompute blocks in backward.
   bool offload = false;    ///< Shards and moments in host memory.
 
-  std::vector<std::string> eval_text;  ///< Empty: nothing is evaluated.
+  std::vector<std::string> eval_text;  ///< Empty: no evaluation.
   int64_t eval_every = 0;              ///< Steps; 0: only after the last one.
 
-  std::string checkpoints;  ///< A directory of them; empty: none are written.
-  int64_t save_every = 0;   ///< Steps; 0: only where the run ends.
-  int64_t keep = 0;         ///< The newest so many; 0: all.
+  std::string checkpoints;  ///< Their directory; empty: none are written.
+  int64_t save_every = 0;   ///< Steps; 0: only at the end of the run.
+  int64_t keep = 0;         ///< The newest `keep` stay; 0: all.
   bool save_async = false;
   bool resume = false;
   std::optional<int64_t> resume_step;  ///< Unset: the newest.
-  /// What may differ from the run that is resumed: "data", "dtype".
+  /// What may differ from the resumed run: "data", "dtype".
   std::vector<std::string> may_change;
 
   int64_t sample = 0;  ///< Tokens to draw at the end.
-  std::string prompt;  ///< What they follow; empty: the first training tokens.
+  std::string prompt;  ///< Empty: the first training tokens.
   double temperature = 1;
   int64_t top_k = 0;
 
@@ -87,12 +89,12 @@ struct TrainOptions {
   std::string report;        ///< An HTML file; empty: none.
   int64_t report_every = 0;  ///< Steps; 0: after the second and the last one.
   std::string save_dir;
-  std::optional<DType> save_dtype;  ///< Unset: that of the weights.
+  std::optional<DType> save_dtype;  ///< Unset: the dtype of the weights.
   bool overwrite = false;
   bool verbose = false;
 
   int world_size() const;
-  /// Size of an axis; 1 for one that the mesh lacks.
+  /// Returns the size of an axis; 1 if the mesh lacks it.
   int AxisSize(absl::string_view name) const;
   nn::Schedule LearningRates() const {
     return {.shape = schedule, .peak = lr, .warmup = warmup, .steps = steps};
@@ -100,19 +102,18 @@ struct TrainOptions {
 };
 
 inline constexpr char kPrintPlan[] = "print";
-/// Of the activations of a model: rows, tokens, heads, features of a head.
-inline constexpr int kMostDims = 4;
+/// Ndim of the largest activations: rows, tokens, heads, head features.
+inline constexpr int kMaxDims = 4;
 
-/// Parses the command line. `--help` prints the flags and ends the process with
-/// status 0.
-/// \error kInvalidArgument naming the flag and what would be right.
+/// Parses the command line. `--help` prints the flags and exits with status 0.
+/// \error kInvalidArgument naming the flag and a correct value.
 absl::StatusOr<TrainOptions> ParseTrainOptions(int argc, char** argv);
 
-/// Names and values of what matters of a run, to be shown.
+/// Returns names and values of the most important options, for display.
 std::vector<std::pair<std::string, std::string>> Settings(
     const TrainOptions& options);
 
-/// "fsdp:2,tp:2" as axes.
+/// Parses "fsdp:2,tp:2".
 /// \error kInvalidArgument for an unknown or repeated axis or a bad size.
 absl::StatusOr<std::vector<MeshAxis>> ParseMesh(const std::string& text);
 

@@ -27,14 +27,14 @@ namespace ch = crosshatch;
 
 namespace {
 
-constexpr int64_t kRows = 5;  // Of the global batch; no mesh need divide them.
+constexpr int64_t kRows = 5;  // Of the global batch; need not be divisible.
 
 struct Batch {
   ch::Tensor tokens;   // [rows, 32]
-  ch::Tensor targets;  // The token after each.
+  ch::Tensor targets;  // The next token of each.
 };
 
-// Rows of a pattern to learn.
+// Returns rows of a pattern to learn.
 Batch Read(const ch::Interval& rows) {
   constexpr int64_t kLength = 32;
   std::vector<int32_t> tokens;

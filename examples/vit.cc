@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// A vision transformer on a mesh: images in patches by a convolution, a class
-/// token before them, and a classifier on what becomes of it. Its images are
-/// made up: bars as wide as the class says.
+/// A vision transformer on a mesh: patches of images by a convolution, a class
+/// token before them, and a classifier of that token's output. The images are
+/// synthetic: bars whose width depends on the class.
 ///
-///     vit [MESH]                      fsdp:2,tp:2, say
+///     vit [MESH]                      e.g. fsdp:2,tp:2
 
 #include <cmath>
 #include <cstdint>
@@ -36,8 +36,8 @@ using ch::Tensor;
 
 namespace {
 
-constexpr int64_t kRows = 7;  // Of a batch; no mesh divides them.
-constexpr int64_t kSide = 8;  // Of an image of one channel.
+constexpr int64_t kRows = 7;  // Of a batch; not divisible by any mesh.
+constexpr int64_t kSide = 8;  // Of an image with one channel.
 constexpr int64_t kPatch = 2;
 constexpr int64_t kTokens = kSide / kPatch * kSide / kPatch + 1;
 constexpr int64_t kDim = 24;
@@ -46,7 +46,7 @@ constexpr int64_t kHeadDim = kDim / kHeads;
 constexpr int64_t kClasses = 4;
 
 // [attention]
-// Every token sees every other: [B, T, dim] to the same.
+// Attention without a mask: [B, T, dim] to [B, T, dim].
 class Attention final : public nn::Module {
  public:
   const char* type_name() const override { return "Attention"; }
@@ -99,8 +99,8 @@ class Block final : public nn::Module {
   nn::Sequential& mlp_ = Make<nn::Sequential>("mlp");
 };
 
-// Patches [B, T - 1, dim] to tokens [B, T, dim]: the class token in front, and
-// where each is.
+// Maps patches [B, T - 1, dim] to tokens [B, T, dim]: prepends the class token
+// and adds position embeddings.
 class Tokens final : public nn::Module {
  public:
   const char* type_name() const override { return "Tokens"; }
@@ -120,7 +120,7 @@ class Tokens final : public nn::Module {
       MakeParameter("positions", {1, kTokens, kDim}, nn::init::Normal(0.02));
 };
 
-// Images [B, 1, side, side] to logits [B, classes].
+// Maps images [B, 1, side, side] to logits [B, classes].
 class Vit final : public nn::Module {
  public:
   const char* type_name() const override { return "Vit"; }
@@ -148,12 +148,12 @@ class Vit final : public nn::Module {
       Make<nn::Linear>("head", kDim, kClasses, nn::LinearOptions{.bias = true});
 };
 
-// [spread]
-absl::Status Spread(Vit& model, const ch::DeviceMesh& mesh) {
+// [parallelize]
+absl::Status Parallelize(Vit& model, const ch::DeviceMesh& mesh) {
   CH_ASSIGN_OR_RETURN(const ch::DeviceMesh tp, mesh.Slice("tp"));
   CH_ASSIGN_OR_RETURN(const ch::DeviceMesh fsdp, mesh.Slice("fsdp"));
-  // What the blocks add to is a plain tensor, the same on all tp ranks: so
-  // whatever the plan does not name stays as it is.
+  // The residual stream is a plain tensor that is equal on all tp ranks. So
+  // modules that the plan does not name stay unchanged.
   const ch::tp::Style colwise = ch::tp::ColwiseParallel();
   const ch::tp::Style rowwise =
       ch::tp::RowwiseParallel({.use_local_output = true});
@@ -168,9 +168,9 @@ absl::Status Spread(Vit& model, const ch::DeviceMesh& mesh) {
   }
   return ch::fsdp::FullyShard(model, fsdp);
 }
-// [/spread]
+// [/parallelize]
 
-// Row `i` of step `step`: a bar somewhere, two pixels wide for each class.
+// Appends row `i` of step `step`: a bar, two pixels wide per class index.
 void Draw(int64_t step, int64_t i, std::vector<float>& pixels,
           std::vector<int32_t>& classes) {
   const int64_t c = (step + i) % kClasses;
@@ -183,7 +183,7 @@ void Draw(int64_t step, int64_t i, std::vector<float>& pixels,
 
 absl::Status Train(const ch::DeviceMesh& mesh) {
   Vit model;
-  CH_RETURN_IF_ERROR(Spread(model, mesh));
+  CH_RETURN_IF_ERROR(Parallelize(model, mesh));
   CH_RETURN_IF_ERROR(model.Materialize({.seed = 7}));
   CH_ASSIGN_OR_RETURN(const ch::DeviceMesh data, mesh.Slice("fsdp"));
   const ch::Interval rows = ch::RowsOf(data, kRows);

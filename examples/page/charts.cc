@@ -24,18 +24,19 @@ std::string Begin() {
                       "\" role=\"img\">");
 }
 
-/// A line across the chart for each tick of the values, with its label.
+/// Returns a line across the chart with a label for each tick of the value
+/// axis.
 template <typename Label>
 std::string ValueAxis(const std::vector<double>& ticks, const Scale& y,
                       const Label& label) {
   std::string svg;
   for (const double tick : ticks) {
-    const std::string at = Place(y.At(tick));
+    const std::string at = FormatCoordinate(y.At(tick));
     absl::StrAppend(&svg, "<line class=\"grid\" x1=\"", kLeft, "\" x2=\"",
                     kWidth - kRight, "\" y1=\"", at, "\" y2=\"", at,
                     "\"/><text class=\"tick\" text-anchor=\"end\" x=\"",
-                    kLeft - 7, "\" y=\"", Place(y.At(tick) + 4), "\">",
-                    label(tick), "</text>");
+                    kLeft - 7, "\" y=\"", FormatCoordinate(y.At(tick) + 4),
+                    "\">", label(tick), "</text>");
   }
   return svg;
 }
@@ -47,13 +48,13 @@ std::string LowerAxis(const std::vector<double>& ticks, const Scale& x,
   for (const double tick : ticks) {
     if (tick < x.from || tick > x.to) continue;
     absl::StrAppend(&svg, "<text class=\"tick\" text-anchor=\"middle\" x=\"",
-                    Place(x.At(tick)), "\" y=\"", kHeight - 8, "\">",
+                    FormatCoordinate(x.At(tick)), "\" y=\"", kHeight - 8, "\">",
                     label(tick), "</text>");
   }
   return svg;
 }
 
-/// As drawn: the power of ten where that is what is drawn.
+/// Returns the position to draw: the logarithm on a logarithmic axis.
 double Drawn(double value, const LineChartOptions& options) {
   return options.logarithmic ? std::log10(value) : value;
 }
@@ -70,8 +71,8 @@ std::string Drawing(const Line& line, const Scale& x, const Scale& y,
   for (const auto& [step, value] : line.points) {
     if (!IsDrawn(value, options)) continue;
     ++count;
-    last = absl::StrCat(Place(x.At(step)), ",",
-                        Place(y.At(Drawn(value, options))));
+    last = absl::StrCat(FormatCoordinate(x.At(step)), ",",
+                        FormatCoordinate(y.At(Drawn(value, options))));
     absl::StrAppend(&points, points.empty() ? "" : " ", last);
   }
   if (count == 0) return "";
@@ -139,7 +140,7 @@ std::string LineChart(const std::vector<Line>& lines,
 
 std::string MemoryChart(const TracedStep& step) {
   if (step.memory.empty()) return "";
-  // Without times, as of a dry run, one change is as long as another.
+  // A dry run has no times, so all changes have the same width.
   const auto place = [&](size_t i) {
     return step.dry ? static_cast<double>(i) : step.memory[i].us / 1e3;
   };
@@ -155,7 +156,7 @@ std::string MemoryChart(const TracedStep& step) {
       peak = i;
     }
   }
-  // Ticks at round numbers of the unit that the labels have.
+  // Ticks are round numbers in the unit of the labels.
   double unit = 1;
   while (most / unit >= 1024) unit *= 1024;
   std::vector<double> ticks = Ticks(0, most / unit, 4);
@@ -168,7 +169,7 @@ std::string MemoryChart(const TracedStep& step) {
   });
   std::vector<double> below(step.memory.size(), 0);
   for (int c = 0; c < kNumMemoryClasses; ++c) {
-    // Bytes stay as they are until the next sample.
+    // Bytes are constant until the next sample.
     std::string upper;
     std::string lower;
     bool has_any = false;
@@ -177,10 +178,10 @@ std::string MemoryChart(const TracedStep& step) {
           static_cast<double>(step.memory[i].bytes[static_cast<size_t>(c)]);
       has_any = has_any || bytes > 0;
       const double next = place(i + 1 < step.memory.size() ? i + 1 : i);
-      const std::string from = Place(x.At(place(i)));
-      const std::string to = Place(x.At(next));
-      const std::string high = Place(y.At(below[i] + bytes));
-      const std::string low = Place(y.At(below[i]));
+      const std::string from = FormatCoordinate(x.At(place(i)));
+      const std::string to = FormatCoordinate(x.At(next));
+      const std::string high = FormatCoordinate(y.At(below[i] + bytes));
+      const std::string low = FormatCoordinate(y.At(below[i]));
       absl::StrAppend(&upper, from, ",", high, " ", to, ",", high, " ");
       lower = absl::StrCat(to, ",", low, " ", from, ",", low, " ", lower);
       below[i] += bytes;
@@ -190,8 +191,9 @@ std::string MemoryChart(const TracedStep& step) {
     absl::StrAppend(&svg, "<polygon style=\"fill:var(--c", c, ")\" points=\"",
                     upper, lower, "\"><title>", name, "</title></polygon>");
   }
-  absl::StrAppend(&svg, "<line class=\"mark\" x1=\"", Place(x.At(place(peak))),
-                  "\" x2=\"", Place(x.At(place(peak))), "\" y1=\"", kTop,
+  absl::StrAppend(&svg, "<line class=\"mark\" x1=\"",
+                  FormatCoordinate(x.At(place(peak))), "\" x2=\"",
+                  FormatCoordinate(x.At(place(peak))), "\" y1=\"", kTop,
                   "\" y2=\"", kHeight - kBottom,
                   "\"><title>peak: ", FormatBytes(static_cast<int64_t>(most)),
                   "</title></line>");

@@ -16,28 +16,30 @@
 
 namespace crosshatch::examples {
 
+/// A line of a chart.
 struct Line {
-  std::string name;  ///< Shown where a chart has several.
+  std::string name;  ///< Shown if a chart has several.
   int color = 0;
-  std::vector<std::pair<double, double>> points;  ///< In the order of x.
+  std::vector<std::pair<double, double>> points;  ///< Sorted by x.
 };
 
+/// Options of a line chart.
 struct LineChartOptions {
-  /// The values' axis begins at 0.
+  /// Whether the value axis begins at 0.
   bool from_zero = false;
-  /// Powers of ten are as far apart as others; values above 0.
+  /// Whether the value axis is logarithmic. Draws only values above 0.
   bool logarithmic = false;
 };
 
-/// A chart of values over steps; "" where there are none.
+/// Returns a chart of values over steps; "" without values.
 std::string LineChart(const std::vector<Line>& lines,
                       const LineChartOptions& options = {});
 
-/// Bytes of each class over the step, one on the other, with the highest point
-/// marked; "" without samples.
+/// Returns a stacked chart of the bytes of each class over the step, with a
+/// mark at the peak; "" without samples.
 std::string MemoryChart(const TracedStep& step);
 
-/// The classes' names beside their colors, with their peaks.
+/// Returns the names, colors and peaks of the classes.
 std::string MemoryLegend(const MemoryStats& stats);
 
 }  // namespace crosshatch::examples

@@ -27,14 +27,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// By these a page is known for one, and its points are found.
+// By these texts, a file is recognized as a page and its points are found.
 constexpr char kMark[] =
     "<meta name=\"generator\" content=\"crosshatch train_lm\">";
 constexpr char kPoints[] = "<script type=\"application/json\" id=\"points\">";
 constexpr char kPointsEnd[] = "</script>";
 
-// Colors are legible on both grounds; --c0 to --c5 are also the classes of
-// memory, in their order.
+// Colors are legible on light and dark backgrounds. --c0 to --c5 are also the
+// memory classes, in order.
 constexpr char kStyle[] = R"css(
 :root{color-scheme:light dark;--bg:#f7f7f5;--card:#fff;--ink:#1f2328;
 --soft:#667085;--line:#e4e6ea;--c0:#3b74c9;--c1:#d97a1f;--c2:#3a9a63;
@@ -136,7 +136,7 @@ const char* NameOf(RunPage::State state) {
   return "";
 }
 
-/// What a page that is there holds; empty where none is.
+/// Returns the existing page; empty if there is none.
 absl::StatusOr<std::string> ReadPage(const std::string& path) {
   struct stat info;
   if (stat(path.c_str(), &info) != 0) {
@@ -153,8 +153,8 @@ absl::StatusOr<std::string> ReadPage(const std::string& path) {
   return page;
 }
 
-/// Makes two files beside `path` as versions of it are made, gives the first
-/// the second's name, and removes them.
+/// Creates two files next to `path` like versions of it, renames the first to
+/// the second, and removes them.
 absl::Status TryToReplace(const std::string& path) {
   checkpoint::FileSystem& files = checkpoint::FileSystem::Real();
   std::string made[2];
@@ -198,7 +198,7 @@ absl::Status RunPage::Check(const std::string& path) {
 
 absl::StatusOr<RunPage> RunPage::Open(const std::string& path,
                                       int64_t kept_steps) {
-  // A link stays one: what it leads to is replaced.
+  // Keeps a link and replaces its target.
   RunPage page(ResolvedPath(path).string());
   CH_ASSIGN_OR_RETURN(const std::string before, ReadPage(path));
   if (kept_steps == 0) return page;
@@ -270,14 +270,15 @@ std::string RunPage::Moved() const {
   for (const auto& [axis, by_kind] : last_->traffic) {
     std::string shown = axis;
     for (const auto& [kind, count] : by_kind) {
-      absl::StrAppend(&rows, "<tr><td>", Escaped(shown), "</td><td>", kind,
-                      "</td><td class=\"n\">", count.calls,
-                      "</td><td class=\"n\">", FormatBytes(count.bytes),
-                      "</td><td class=\"barcell\"><i "
-                      "style=\"width:",
-                      Place(100.0 * static_cast<double>(count.bytes) /
-                            static_cast<double>(most)),
-                      "%\"></i></td></tr>");
+      absl::StrAppend(
+          &rows, "<tr><td>", Escaped(shown), "</td><td>", kind,
+          "</td><td class=\"n\">", count.calls, "</td><td class=\"n\">",
+          FormatBytes(count.bytes),
+          "</td><td class=\"barcell\"><i "
+          "style=\"width:",
+          FormatCoordinate(100.0 * static_cast<double>(count.bytes) /
+                           static_cast<double>(most)),
+          "%\"></i></td></tr>");
       shown.clear();
     }
   }
@@ -302,7 +303,7 @@ std::string RunPage::ToHtml(State state) const {
           : absl::StrCat(" of step ", trace_.step, ", rank ", trace_.rank);
   std::string memory = MemoryChart(trace_);
   if (last_.has_value()) memory += MemoryLegend(last_->memory);
-  // A dry run takes no time that would be worth showing.
+  // The times of a dry run are not of interest.
   const std::string timeline = trace_.dry ? "" : StepTimeline(trace_);
   return absl::StrCat(
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">",

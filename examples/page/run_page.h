@@ -3,10 +3,9 @@
 #define CROSSHATCH_EXAMPLES_PAGE_RUN_PAGE_H_
 
 /// \file
-/// RunPage: what train_lm's --report shows of a run, as one HTML file that
-/// needs nothing else: no network, no script. While the run goes on the page
-/// loads itself again; it keeps the points of its charts, from which the page
-/// of a run that is resumed goes on.
+/// RunPage: the page that train_lm's --report writes, a single HTML file
+/// without scripts or network access. During the run the page reloads itself.
+/// It contains the points of its charts, from which a resumed run continues it.
 
 #include <cstdint>
 #include <optional>
@@ -23,29 +22,32 @@
 
 namespace crosshatch::examples {
 
+/// The page of a run.
 class RunPage {
  public:
   enum class State : uint8_t { kRuns, kStopped, kEnded, kFailed };
 
-  /// Whether a page can be written there, changing nothing.
-  /// \error kInvalidArgument naming the file: its directory cannot be written
-  ///     to, or something else than such a page is there.
+  /// Checks that a page can be written to `path`, without changing anything.
+  /// \error kInvalidArgument naming the file if its directory is not writable,
+  ///     or if the file is something other than such a page.
   static absl::Status Check(const std::string& path);
 
-  /// \param kept_steps keep what a page that is there shows of the steps up to
-  ///     this one: a run that is resumed goes on after them.
-  /// \error as Check
+  /// Opens the page of a run at `path`.
+  /// \param kept_steps a resumed run's last step: keeps the points of an
+  ///     existing page of steps up to this one.
+  /// \error as Check.
   static absl::StatusOr<RunPage> Open(const std::string& path,
                                       int64_t kept_steps);
 
-  /// \param settings names and values of what the run was told.
+  /// Sets the page's static content.
+  /// \param settings names and values of the run's options.
   void Begin(ShardingDrawing shardings,
              std::vector<std::pair<std::string, std::string>> settings);
   void Add(const StepMetrics& metrics);
   void Set(TracedStep trace) { trace_ = std::move(trace); }
 
   std::string ToHtml(State state) const;
-  /// Puts the page in place, whole or not at all.
+  /// Writes the page; the file is always complete.
   /// \error names the file.
   absl::Status Write(State state) const;
 

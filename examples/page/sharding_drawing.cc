@@ -23,7 +23,8 @@ std::optional<Box> BoxOn(const Tensor& data, int rank) {
   return layout.LocalBox(data.sizes(), *at);
 }
 
-/// The first two dims; a vector is a column, as its matrix's rows are.
+/// Returns a picture of the first two dims. A vector is a column, like the rows
+/// of its matrix.
 std::string Picture(const Shape& sizes, const std::optional<Box>& box,
                     int color) {
   constexpr double kHeight = 22;
@@ -43,15 +44,18 @@ std::string Picture(const Shape& sizes, const std::optional<Box>& box,
     };
     const auto [y, tall] = along(0, kHeight);
     const auto [x, wide] = along(1, width);
-    absl::StrAppend(&svg, "<rect x=\"", Place(1 + x), "\" y=\"", Place(1 + y),
-                    "\" width=\"", Place(std::max(wide, 0.8)), "\" height=\"",
-                    Place(std::max(tall, 0.8)), "\" style=\"fill:var(--c",
-                    color, ")\"><title>", ToString(*box), "</title></rect>");
+    absl::StrAppend(&svg, "<rect x=\"", FormatCoordinate(1 + x), "\" y=\"",
+                    FormatCoordinate(1 + y), "\" width=\"",
+                    FormatCoordinate(std::max(wide, 0.8)), "\" height=\"",
+                    FormatCoordinate(std::max(tall, 0.8)),
+                    "\" style=\"fill:var(--c", color, ")\"><title>",
+                    ToString(*box), "</title></rect>");
   }
   return svg + "</svg>";
 }
 
-/// For each box the number of the first that equals it, among those.
+/// Returns for each box the index of the first equal one among distinct boxes,
+/// as a color.
 std::vector<int> ColorsOf(const std::vector<std::optional<Box>>& boxes) {
   std::vector<std::string> seen;
   std::vector<int> colors;

@@ -3,7 +3,7 @@
 #define CROSSHATCH_EXAMPLES_PAGE_SHARDING_DRAWING_H_
 
 /// \file
-/// Which part of each parameter each rank of a mesh holds, drawn.
+/// Draws the part of each parameter that each rank of a mesh holds.
 
 #include <cstdint>
 #include <optional>
@@ -18,31 +18,32 @@
 
 namespace crosshatch::examples {
 
-/// A kind of parameters, as it lies on the ranks.
+/// A kind of parameters and its layout.
 struct DrawnKind {
   std::string name;
   std::string layout;
   Shape sizes;
   int count = 0;
-  /// By column of the drawing; none for a rank that is off its mesh.
+  /// By column of the drawing; unset for a rank that is not on the parameter's
+  /// mesh.
   std::vector<std::optional<Box>> boxes;
 };
 
+/// The parameters of a model on the ranks of a mesh.
 struct ShardingDrawing {
   std::string mesh;
-  int64_t ranks = 0;  ///< Of the mesh, also those that are not drawn.
-  /// For each rank that is drawn: its number and place on the axes.
+  int64_t ranks = 0;  ///< Of the mesh, drawn or not.
+  /// World rank and coordinate of each drawn rank.
   std::vector<std::pair<int, std::string>> columns;
   std::vector<DrawnKind> kinds;
 };
 
-/// Of the first `most` ranks of `mesh`.
+/// Returns a drawing of the first `most` ranks of `mesh`.
 ShardingDrawing DrawShardings(nn::Module& model, const MeshLayout& mesh,
                               int most = 16);
 
-/// A table with a small picture for each kind and rank: the tensor's outline,
-/// and in it the part that the rank holds. Equal parts of a kind have equal
-/// colors.
+/// Returns a table with a small picture for each kind and rank: the tensor's
+/// outline with the rank's part. Equal parts of a kind have the same color.
 std::string ToHtml(const ShardingDrawing& drawing);
 
 }  // namespace crosshatch::examples

@@ -10,7 +10,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// The mean of two means of so many.
+/// Returns the mean of two means over `of_a` and `of_b` values.
 double Mean(double a, int64_t of_a, double b, int64_t of_b) {
   return (a * static_cast<double>(of_a) + b * static_cast<double>(of_b)) /
          static_cast<double>(of_a + of_b);
@@ -21,7 +21,7 @@ std::optional<double> Mean(std::optional<double> a, int64_t of_a,
   return Mean(*a, of_a, *b, of_b);
 }
 
-/// `later` becomes part of `point`.
+/// Merges `later` into `point`.
 void Merge(const SeriesPoint& later, SeriesPoint& point) {
   const int64_t n = point.count;
   const int64_t m = later.count;
@@ -60,7 +60,7 @@ void StepSeries::Add(const StepMetrics& metrics) {
     return;
   }
   if (points_.size() == most_) Halve();
-  // What was the last of an odd number waits for a neighbour.
+  // The last of an odd number of points is merged with the next step.
   if (!points_.empty() && points_.back().count < stride_) {
     Merge(step, points_.back());
   } else {

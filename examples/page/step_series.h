@@ -3,7 +3,7 @@
 #define CROSSHATCH_EXAMPLES_PAGE_STEP_SERIES_H_
 
 /// \file
-/// What a run measured, step by step, in bounded memory.
+/// StepSeries: measurements of a run by step, in bounded memory.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,11 +15,11 @@
 
 namespace crosshatch::examples {
 
-/// Several steps, one after the other, as one point: means, but for the rate,
-/// which is the last step's.
+/// A point for several consecutive steps: means of most values. The learning
+/// rate and the evaluation are the last ones.
 struct SeriesPoint {
-  int64_t step = 0;   ///< The last of them, from 1.
-  int64_t count = 0;  ///< Of steps.
+  int64_t step = 0;   ///< The last of the steps, from 1.
+  int64_t count = 0;  ///< Number of steps.
   std::optional<double> loss;
   std::optional<double> grad_norm;
   double lr = 0;
@@ -27,8 +27,8 @@ struct SeriesPoint {
   std::optional<double> eval_loss;  ///< The last one of these steps.
 };
 
-/// The points of a run. Where there would be more than `most`, neighbours
-/// become one, so that a run of any length is a page of a size.
+/// The points of a run. If they would exceed `most`, merges neighbours, so that
+/// the size of the page is bounded.
 class StepSeries {
  public:
   explicit StepSeries(size_t most = 1200) : most_(most) {}
@@ -36,17 +36,17 @@ class StepSeries {
   void Add(const StepMetrics& metrics);
   const std::vector<SeriesPoint>& points() const { return points_; }
 
-  /// A JSON object, from which FromJson makes the series again.
+  /// Returns a JSON object for FromJson.
   std::string ToJson() const;
-  /// The points of steps up to `last_step`. A point that goes beyond, and all
-  /// of what is no such object, is left out.
+  /// Returns the points of steps up to `last_step` from ToJson's result. Omits
+  /// a point that extends beyond it, and everything that is not such an object.
   static StepSeries FromJson(const std::string& json, int64_t last_step);
 
  private:
   void Halve();
 
   size_t most_;
-  int64_t stride_ = 1;  ///< Steps of a point.
+  int64_t stride_ = 1;  ///< Steps per point.
   std::vector<SeriesPoint> points_;
 };
 

@@ -17,10 +17,10 @@ constexpr double kTimelineLeft = 132;
 constexpr double kTimelineRight = 10;
 constexpr double kLevel = 15;  // The height of a span.
 constexpr size_t kMostLevels = 5;
-// Narrower ones are not seen.
-constexpr double kLeastWidth = 0.4;
+// Narrower spans are not visible.
+constexpr double kMinWidth = 0.4;
 
-/// A stream's spans by how deep they are nested.
+/// A stream's spans by nesting depth.
 struct Lane {
   std::string row;
   std::vector<std::vector<const Span*>> levels;
@@ -72,7 +72,7 @@ std::string Milliseconds(double us) {
 std::string Drawing(const Span& span, const Scale& x, double y) {
   const double begin = x.At(span.begin_us);
   const double width = x.At(span.end_us) - begin;
-  if (width < kLeastWidth) return "";
+  if (width < kMinWidth) return "";
   const std::string text =
       span.what == "op" || span.what == "collective"
           ? span.subject
@@ -81,13 +81,15 @@ std::string Drawing(const Span& span, const Scale& x, double y) {
   std::string svg = absl::StrCat(
       "<g><title>", Escaped(text), ": ",
       Milliseconds(span.end_us - span.begin_us), " ms</title><rect class=\"s ",
-      ClassOf(span.what), "\" x=\"", Place(begin), "\" y=\"", y, "\" width=\"",
-      Place(width), "\" height=\"", kLevel - 1.5, "\"/>");
+      ClassOf(span.what), "\" x=\"", FormatCoordinate(begin), "\" y=\"", y,
+      "\" width=\"", FormatCoordinate(width), "\" height=\"", kLevel - 1.5,
+      "\"/>");
   constexpr double kLetter = 5.6;
   const auto fits = static_cast<size_t>(std::max(0.0, (width - 6) / kLetter));
   if (fits >= text.size()) {
-    absl::StrAppend(&svg, "<text class=\"in\" x=\"", Place(begin + 3),
-                    "\" y=\"", y + 10.5, "\">", Escaped(text), "</text>");
+    absl::StrAppend(&svg, "<text class=\"in\" x=\"",
+                    FormatCoordinate(begin + 3), "\" y=\"", y + 10.5, "\">",
+                    Escaped(text), "</text>");
   }
   return svg + "</g>";
 }
@@ -115,8 +117,8 @@ std::string StepTimeline(const TracedStep& step) {
   for (const double tick : Ticks(0, step.us / 1e3, 8)) {
     if (tick * 1e3 > x.to) continue;
     absl::StrAppend(&body, "<text class=\"tick\" text-anchor=\"middle\" x=\"",
-                    Place(x.At(tick * 1e3)), "\" y=\"", y + 10, "\">",
-                    Short(tick), " ms</text>");
+                    FormatCoordinate(x.At(tick * 1e3)), "\" y=\"", y + 10,
+                    "\">", Short(tick), " ms</text>");
   }
   return absl::StrCat("<svg viewBox=\"0 0 ", kTimelineWidth, " ", y + 18,
                       "\" role=\"img\" class=\"wide\">", body, "</svg>");
@@ -137,7 +139,8 @@ std::string TimeTable(const TracedStep& step) {
                     time.calls, "</td><td class=\"n\">", Milliseconds(time.us),
                     "</td><td class=\"n\">", absl::StrFormat("%.1f %%", share),
                     "</td><td class=\"barcell\"><i style=\"width:",
-                    Place(std::clamp(share, 0.0, 100.0)), "%\"></i></td></tr>");
+                    FormatCoordinate(std::clamp(share, 0.0, 100.0)),
+                    "%\"></i></td></tr>");
     row = time.row;
   }
   return html + "</table>";

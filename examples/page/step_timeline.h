@@ -3,7 +3,7 @@
 #define CROSSHATCH_EXAMPLES_PAGE_STEP_TIMELINE_H_
 
 /// \file
-/// The drawing of a step's spans, and the table of what it spends.
+/// Draws a step's spans, and the table of the times that it spends.
 
 #include <string>
 
@@ -11,10 +11,11 @@
 
 namespace crosshatch::examples {
 
-/// A lane for each stream, and in it what nests in what; "" without spans.
+/// Returns a drawing with a lane per stream, with nested spans; "" without
+/// spans.
 std::string StepTimeline(const TracedStep& step);
 
-/// A table of TimesOf; "" without spans.
+/// Returns a table of TimesOf; "" without spans.
 std::string TimeTable(const TracedStep& step);
 
 }  // namespace crosshatch::examples

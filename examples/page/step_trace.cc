@@ -11,8 +11,9 @@
 namespace crosshatch::examples {
 namespace {
 
-// Samples of memory; of more, the highest of neighbours are kept.
-constexpr size_t kMostSamples = 1200;
+// Maximal number of memory samples; beyond it, the higher of two neighbours is
+// kept.
+constexpr size_t kMaxSamples = 1200;
 
 int64_t Total(const MemorySample& sample) {
   int64_t total = 0;
@@ -20,7 +21,7 @@ int64_t Total(const MemorySample& sample) {
   return total;
 }
 
-/// Of each two neighbours the one with more bytes.
+/// Keeps the sample with more bytes of each two neighbours.
 void Thin(std::vector<MemorySample>& samples) {
   size_t kept = 0;
   for (size_t i = 0; i < samples.size(); i += 2) {
@@ -31,8 +32,8 @@ void Thin(std::vector<MemorySample>& samples) {
   samples.resize(kept);
 }
 
-/// What a span is counted as: modules and groups together, ops, collectives and
-/// waits each by its name.
+/// Returns the kind that a span counts as. Ops, collectives and waits are
+/// separate by name; modules and groups are combined.
 std::string KindOf(const Span& span) {
   if (span.what == "op" || span.what == "collective" || span.what == "wait") {
     return absl::StrCat(span.what, " ", span.subject);
@@ -46,7 +47,7 @@ std::vector<TimeSpent> TimesOf(const TracedStep& step) {
   std::vector<std::string> rows;
   std::map<std::pair<size_t, std::string>, TimeSpent> spent;
   std::map<size_t, std::vector<const Span*>> open;
-  double outermost_us = 0;  // Of the row of the rank's own thread.
+  double outermost_us = 0;  // In the row of the rank's thread.
   for (const Span& span : step.spans) {
     if (span.end_us < 0) continue;
     const auto found = std::find(rows.begin(), rows.end(), span.row);
@@ -97,7 +98,7 @@ StepTracer::StepTracer(RankContext& context)
 
 StepTracer::~StepTracer() {
   if (!is_finished_) {
-    // What is queued still writes here.
+    // Queued work still writes to this sink.
     context_.Synchronize().IgnoreError();
     context_.set_sink(next_);
   }
@@ -115,7 +116,7 @@ void StepTracer::Write(const LogEvent& event) {
   }
   if (event.kind == EventKind::kRelease &&
       std::strcmp(event.what, "release") == 0) {
-    // It is told of before it is counted.
+    // The event precedes the change of the statistics.
     for (int i = 0; i < kNumMemoryClasses; ++i) {
       if (*event.subject != Name(static_cast<MemoryClass>(i))) continue;
       memory_.back().bytes[static_cast<size_t>(i)] -= event.bytes;
@@ -127,7 +128,7 @@ void StepTracer::Write(const LogEvent& event) {
 void StepTracer::Sample() {
   memory_.push_back({.us = spans_.MicrosecondsNow(),
                      .bytes = context_.device_allocator().stats().current});
-  if (memory_.size() >= 2 * kMostSamples) Thin(memory_);
+  if (memory_.size() >= 2 * kMaxSamples) Thin(memory_);
 }
 
 TracedStep StepTracer::Finish(int64_t step) {

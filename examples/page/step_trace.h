@@ -3,7 +3,7 @@
 #define CROSSHATCH_EXAMPLES_PAGE_STEP_TRACE_H_
 
 /// \file
-/// One step of one rank, looked at closely: its spans and its memory.
+/// StepTracer: records the spans and the memory of one step of one rank.
 
 #include <array>
 #include <cstdint>
@@ -17,40 +17,42 @@
 
 namespace crosshatch::examples {
 
+/// Memory in use after a change.
 struct MemorySample {
-  double us = 0;  ///< Since the step's beginning.
+  double us = 0;  ///< Since the beginning of the step.
   std::array<int64_t, kNumMemoryClasses> bytes = {};
 };
 
+/// A recorded step.
 struct TracedStep {
-  int64_t step = 0;  ///< From 1; 0: there is none.
+  int64_t step = 0;  ///< From 1; 0: no step.
   int rank = 0;
-  /// Nothing was computed: times are those of issuing.
+  /// Whether it is of a dry run, whose times are those of issuing.
   bool dry = false;
-  double us = 0;  ///< Of all of it.
+  double us = 0;  ///< The duration.
   std::vector<Span> spans;
   std::vector<MemorySample> memory;
 };
 
-/// What a step spends on one kind of work.
+/// The time that a step spends on one kind of work.
 struct TimeSpent {
   std::string row;   ///< The stream.
   std::string what;  ///< "op matmul", "collective all_reduce tp", "wait
                      ///< unshard", "forward", ...
   int64_t calls = 0;
-  double us = 0;  ///< Without what is nested in it.
+  double us = 0;  ///< Without nested spans.
 };
 
-/// What the streams spend, the longest first within a row; rows in the order of
-/// their first span. What the rank's thread does between spans is "rest" of the
-/// row "compute".
+/// Returns the times of each stream, longest first within a row; rows are in
+/// the order of their first span. Time of the rank's thread between spans is
+/// "rest" in the row "compute".
 std::vector<TimeSpent> TimesOf(const TracedStep& step);
 
-/// Traces what its rank does from now on, as the rank's event sink; other
-/// events go to the sink that was there.
+/// Records a step as the event sink of its rank. Forwards other events to the
+/// previous sink.
 class StepTracer final : public EventSink {
  public:
-  /// \param context of the rank; outlives this.
+  /// \param context the rank's; must outlive this object.
   explicit StepTracer(RankContext& context);
   ~StepTracer() override;
   StepTracer(const StepTracer&) = delete;
@@ -59,7 +61,7 @@ class StepTracer final : public EventSink {
   void Write(const LogEvent& event) override;
   bool wants_spans() const override { return true; }
 
-  /// Ends it. Call once, after RankContext::Synchronize.
+  /// Ends the recording. Call it once, after RankContext::Synchronize.
   TracedStep Finish(int64_t step);
 
  private:

@@ -14,7 +14,9 @@ std::string Escaped(const std::string& text) {
       text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}});
 }
 
-std::string Place(double value) { return absl::StrFormat("%.1f", value); }
+std::string FormatCoordinate(double value) {
+  return absl::StrFormat("%.1f", value);
+}
 
 std::string Short(double value) {
   const double size = std::abs(value);
@@ -25,7 +27,7 @@ std::string Short(double value) {
 }
 
 std::vector<double> Ticks(double low, double high, int count) {
-  // Values that differ in their last digits only are as good as one.
+  // Treats values that differ in their last digits only as equal.
   if (!(high - low > std::abs(low) * 1e-9)) {
     high = low + (low == 0 ? 1 : std::abs(low) * 0.1);
   }

@@ -3,27 +3,27 @@
 #define CROSSHATCH_EXAMPLES_PAGE_SVG_H_
 
 /// \file
-/// Pieces of SVG and HTML as text.
+/// Formats pieces of SVG and HTML.
 
 #include <string>
 #include <vector>
 
 namespace crosshatch::examples {
 
-/// `text` with what HTML takes for its own escaped.
+/// Returns `text` with HTML's special characters escaped.
 std::string Escaped(const std::string& text);
 
-/// "12.5": a coordinate, of a tenth's precision.
-std::string Place(double value);
+/// Formats a coordinate with one decimal: "12.5".
+std::string FormatCoordinate(double value);
 
-/// "1.2", "0.0003", "45.3K", "1.2M": short, for axes and tiles.
+/// Formats a short number for axes and tiles: "1.2", "0.0003", "45.3K", "1.2M".
 std::string Short(double value);
 
-/// Round numbers from at most `low` to at least `high`, about `count` of them,
-/// ascending.
+/// Returns about `count` round numbers, ascending, from at most `low` to at
+/// least `high`.
 std::vector<double> Ticks(double low, double high, int count);
 
-/// Where values of [from, to] come to lie in [begin, end] of a drawing.
+/// Maps values of [from, to] to [begin, end] of a drawing.
 struct Scale {
   double from = 0;
   double to = 1;
