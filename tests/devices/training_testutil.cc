@@ -19,7 +19,7 @@ namespace {
 std::vector<float> LossesOn(const DeviceBackend* backend,
                             uint64_t adversarial_seed) {
   RankContext context(
-      {.backends = {backend}, .test = {.adversarial_seed = adversarial_seed}});
+      {.backend = backend, .adversarial_seed = adversarial_seed});
   const RankContextScope scope(&context);
   nn::LlamaConfig config;
   config.dim = 12;
