@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// What checkpoints cost a training run of a Llama model (d=512, L=6, V=4096,
-/// two by two rank threads): the time of a save, of a load, and by how much a
-/// save beside training makes it slower.
+/// Measures the cost of checkpoints in a training run of a Llama model (d=512,
+/// L=6, V=4096, two by two rank threads): the time of a save, of a load, and
+/// the slowdown by an asynchronous save.
 ///
 /// usage: checkpoint_benchmark DIR [EVERY [ROUNDS]]
 ///
-/// Wall time tells little on a machine that does other things, so the processor
-/// time of the process, of all ranks and writers, is printed as well: where
-/// training keeps all cores busy it is what a save costs.
+/// On a busy machine wall time says little. So the CPU time of the process,
+/// with all ranks and writers, is printed as well: if training keeps all cores
+/// busy, it is the cost of a save.
 ///
-/// Steps without a save and EVERY (20) steps of which the first saves take
-/// turns, ROUNDS (5) times, so that what else the machine does meets both. The
-/// step that saves is the call of the save and the step after it, beside which
-/// elements are copied; its extra time is that beyond the median step of its
-/// round.
+/// Steps without a save alternate with EVERY (20) steps of which the first
+/// saves, ROUNDS (5) times, so that other load affects both. A saving step is
+/// the call of the save and the next step, during which elements are copied.
+/// Its extra time is that above the median step of its round.
 
 #include <sys/resource.h>
 
@@ -66,7 +65,7 @@ double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// Processor time of this process.
+/// Returns the CPU time of this process.
 double CpuSeconds() {
   rusage usage;
   getrusage(RUSAGE_SELF, &usage);
@@ -116,7 +115,7 @@ absl::Status Run(ch::World& world, const Settings& settings) {
       {{"model", &parameters}, {"optimizer", &optimizer}});
 
   int64_t steps = 0;
-  // The seconds that each step takes.
+  // Returns the seconds of each step.
   const auto train = [&](int count) -> absl::StatusOr<std::vector<double>> {
     std::vector<double> seconds;
     for (int i = 0; i < count; ++i, ++steps) {

@@ -5,8 +5,8 @@
 //   bazel run //benchmarks:comm_benchmark
 //
 // `bytes` is the size of the whole buffer of each rank. Prints the median and
-// the spread (10th to 90th percentile) of one collective, seen from rank 0, and
-// the bandwidth at which one rank takes data from others, in GB/s.
+// the 10th to 90th percentile of one collective on rank 0, and the bandwidth at
+// which one rank receives data in GB/s.
 
 #include <algorithm>
 #include <chrono>
@@ -24,7 +24,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Issues one collective on `count` elements in all.
+/// Issues one collective.
 absl::Status IssueOne(CollectiveKind kind, Communicator& comm, float* part,
                       float* whole, int64_t count, Stream& stream) {
   const int64_t share = count / comm.size();
@@ -47,7 +47,7 @@ absl::Status Measure(World& world, CollectiveKind kind, int64_t bytes) {
   Stream& stream = world.context().SideStream("comm");
   const int64_t count = bytes / int64_t{sizeof(float)};
   std::vector<float> whole(count, 1.0f), part(count / world.size(), 1.0f);
-  // Many small ones or a few large ones, at least 15.
+  // Many small collectives or a few large ones, at least 15.
   const int repeats =
       static_cast<int>(std::clamp<int64_t>((64 << 20) / bytes, 15, 2000));
   std::vector<double> micros;
@@ -57,7 +57,7 @@ absl::Status Measure(World& world, CollectiveKind kind, int64_t bytes) {
         IssueOne(kind, *comm, part.data(), whole.data(), count, stream));
     stream.Synchronize();
     const std::chrono::duration<double, std::micro> time = Clock::now() - begin;
-    if (i >= 0) micros.push_back(time.count());  // Three to warm up.
+    if (i >= 0) micros.push_back(time.count());  // Three warm-up runs.
   }
   CH_RETURN_IF_ERROR(world.context().Synchronize());
   if (world.rank() != 0) return absl::OkStatus();

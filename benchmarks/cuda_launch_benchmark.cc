@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// What the host takes to issue to a CUDA device, whose runtime does nothing
-/// here: the time is the library's, and the emulated runtime's few locks. A
-/// driver's own time comes on top.
+/// Measures the host's time to issue work to a CUDA device. The emulated
+/// runtime does nothing here, so this is the time of the library and of a few
+/// locks. The driver's time comes on top.
 
 #include <cstdint>
 #include <vector>
@@ -30,7 +30,7 @@ const DeviceBackend* Backend() {
   return *backend;
 }
 
-/// Counts what the loop launches, and gives the time of each.
+/// Counts the launches of the loop and reports the time of each.
 class LaunchCounter {
  public:
   explicit LaunchCounter(benchmark::State& state)

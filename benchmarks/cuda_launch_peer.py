@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What PyTorch's host takes for a step in which next to nothing is computed.
+"""Measures the host time of a PyTorch step that computes next to nothing.
 
-usage: cuda_launch_peer.py      (by an interpreter that has PyTorch)
+usage: cuda_launch_peer.py      (with an interpreter that has PyTorch)
 
-The model of BM_LlamaStep (cuda_launch_benchmark.cc), on the CPU and with so few
-numbers that what is left is the time of the host: Python's, the dispatcher's and
-autograd's, without what CUDA's own calls take. Of the optimizer, which goes by
-lists of tensors as on CUDA, the CPU's kernels do one tensor at a time: the time
-of forward and backward alone is on the safe side. Prints the ops that a device
-would be given a kernel for, at least, and the processor's microseconds, the least
-of many.
+Runs the model of BM_LlamaStep (cuda_launch_benchmark.cc) on the CPU, with so few
+elements that the rest is host time: Python, the dispatcher and autograd, without
+CUDA's own calls. The optimizer uses lists of tensors as on CUDA, which the CPU's
+kernels process one by one; the time of forward and backward alone is a lower
+bound. Prints the minimal number of ops that would launch kernels on a device, and
+the minimal CPU time of many runs in microseconds.
 """
 
 import argparse
@@ -23,7 +22,7 @@ import training_peer
 
 SIZES = {"dim": 8, "heads": 4, "ffn": 16, "layers": 4, "vocab": 8, "seq_len": 4}
 STEPS = 200
-# Those that give a tensor of the same memory, or move none.
+# Ops that return a tensor of the same memory or move no data.
 VIEWS = {"view", "_unsafe_view", "transpose", "t", "slice", "split", "unsqueeze", "expand",
          "squeeze", "detach", "alias", "reshape", "permute", "select", "as_strided", "empty",
          "empty_like", "empty_strided", "new_empty", "new_empty_strided", "unbind",
@@ -31,7 +30,7 @@ VIEWS = {"view", "_unsafe_view", "transpose", "t", "slice", "split", "unsqueeze"
 
 
 class KernelCount(TorchDispatchMode):
-    """Counts ops; one of a list of tensors is one, though its kernels may be more."""
+    """Counts ops. An op on a list of tensors counts once, even with more kernels."""
 
     def __init__(self):
         super().__init__()

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a distributed tensor adds to the time of an op: adds and matmuls of 8x8,
-// on plain tensors and on distributed ones that need no communication, and the
-// same of PyTorch's where a Python has it.
+// The overhead of distributed tensors per op: adds and matmuls of 8x8 on plain
+// tensors, on distributed ones that need no communication, and with PyTorch if
+// the Python has it.
 //
-// Rounds of the two take turns, and the least time of many rounds counts: what
-// else a machine does only ever adds to it.
+// Rounds of plain and distributed tensors alternate, and the minimum over many
+// rounds counts, because other load only adds time.
 //
 // With --against=PROGRAM, another build of this benchmark, runs of the two
-// builds alternate. Each pair prints the other's time divided by this one's.
+// builds alternate. For each pair, prints the other's time divided by this
+// one's.
 
 #include <algorithm>
 #include <chrono>
@@ -56,7 +57,7 @@ Tensor MatMulOf(const Tensor& a, const Tensor& b) { return MatMul(a, b); }
 
 constexpr int kCalls = 1000;
 
-// Microseconds of a call.
+// Returns the microseconds of a call.
 double Time(BinaryFunction run, const Tensor& a, const Tensor& b) {
   const auto start = std::chrono::steady_clock::now();
   for (int i = 0; i < kCalls; ++i) run(a, b);
@@ -78,7 +79,7 @@ void PrintLine(const OpTime& time) {
               time.distributed / time.plain);
 }
 
-// As the one rank of a world.
+// Measures in a world of one rank.
 absl::Status TimeHere(std::vector<OpTime>& times) {
   return RunLocal(1, [&](World& world) -> absl::Status {
     CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
@@ -106,7 +107,7 @@ absl::Status TimeHere(std::vector<OpTime>& times) {
   });
 }
 
-// What `command` prints; empty if it fails.
+// Returns the output of `command`; empty if it fails.
 std::string OutputOf(const std::string& command) {
   std::string text;
   FILE* const pipe = popen(command.c_str(), "r");
@@ -116,7 +117,7 @@ std::string OutputOf(const std::string& command) {
   return pclose(pipe) == 0 ? text : std::string();
 }
 
-// The lines that another build of this program prints.
+// Returns the results of another build of this program.
 absl::StatusOr<std::vector<OpTime>> TimeOther(const std::string& program) {
   const std::string command = absl::StrCat(
       "\"", program,
@@ -144,7 +145,7 @@ double Median(std::vector<double> values) {
   return *middle;
 }
 
-// Prints how many times as fast this build is as `program`, by pair.
+// Prints by pair how many times as fast as `program` this build is.
 absl::Status Compare(const std::string& program) {
   std::map<std::string, std::vector<double>> ratios;
   const auto add = [&](const std::string& name, double other, double here) {
@@ -171,14 +172,15 @@ absl::Status Compare(const std::string& program) {
   return absl::OkStatus();
 }
 
-// The interpreter to try.
+// Returns the interpreter to try.
 std::string Python() {
   if (!absl::GetFlag(FLAGS_python).empty()) return absl::GetFlag(FLAGS_python);
   const char* const named = std::getenv("CROSSHATCH_PYTHON");
   return named != nullptr && *named != '\0' ? named : "python3";
 }
 
-// Prints what the script in this directory does, if that Python has PyTorch.
+// Prints the results of the script in this directory if that Python has
+// PyTorch.
 void PrintPyTorch() {
   std::istringstream lines(OutputOf(
       "\"" + Python() + "\" benchmarks/dtensor_overhead.py 2>/dev/null"));

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What PyTorch's DTensor adds to the time of an op.
+"""Measures the overhead of PyTorch's DTensor per op.
 
-Run by //benchmarks:dtensor_overhead, which does the same here. Prints a line
-for PyTorch's version and one for each op: its name, then the microseconds of
-a call on plain tensors and on distributed ones, the least of many rounds.
+Run by //benchmarks:dtensor_overhead, which measures the same for this library.
+Prints a line with PyTorch's version, then one per op: its name and the
+microseconds of a call on plain and on distributed tensors, minima of many rounds.
 """
 
 import time

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// \file
-/// Speed of the CPU's kernels on one thread:
+/// Speed of the CPU kernels on one thread:
 ///   bazel run //benchmarks:kernels_benchmark -- --benchmark_filter=Attention
 
 #include <cmath>
@@ -16,7 +16,8 @@
 namespace crosshatch {
 namespace {
 
-/// Memory for `count` elements of any dtype, of small positive numbers.
+/// Memory for `count` elements of any dtype, filled with small positive
+/// numbers.
 class Buffer {
  public:
   explicit Buffer(int64_t count, DType dtype = DType::kFloat32)
@@ -46,8 +47,8 @@ void Report(benchmark::State& state, double flops, double bytes) {
   }
 }
 
-/// y (m, n) = x (m, k) w^T, w (n, k): a linear layer. The last argument is the
-/// dtype.
+/// y (m, n) = x (m, k) w^T with w (n, k): a linear layer. The last argument is
+/// the dtype.
 void MatMul(benchmark::State& state) {
   const int64_t m = state.range(0), n = state.range(1), k = state.range(2);
   const auto dtype = static_cast<DType>(state.range(3));
@@ -76,8 +77,8 @@ BENCHMARK(MatMul)
     ->Args({1024, 1024, 1024, static_cast<int>(DType::kBFloat16)})
     ->Args({512, 512, 512, static_cast<int>(DType::kFloat64)});
 
-/// Causal attention, batch 4: the useful products are counted, those of the
-/// visible half.
+/// Causal attention with batch size 4. Counts the FLOPs of the unmasked half
+/// only.
 struct AttentionProblem {
   explicit AttentionProblem(const benchmark::State& state)
       : time(state.range(0)),
@@ -166,8 +167,8 @@ void AttentionSizes(benchmark::internal::Benchmark* b) {
 BENCHMARK(AttentionForward)->Apply(AttentionSizes);
 BENCHMARK(AttentionBackward)->Apply(AttentionSizes);
 
-/// Documents of a row of 1024 tokens, forward and backward: packed, or each by
-/// calls of its own on the same memory.
+/// Documents in a row of 1024 tokens, forward and backward: packed, or each by
+/// a call of its own on the same memory.
 constexpr int64_t kDocuments[] = {17, 300, 64, 211, 432};
 
 void AttentionDocuments(benchmark::State& state) {

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Time of collectives between processes, by MPI and by UCX, beside MPI's own
-// and those between rank threads, and what the comparison of fingerprints
-// costs:
+// Time of collectives between processes, by the MPI and UCX engines, compared
+// with MPI's own collectives and those between rank threads, and the cost of
+// comparing fingerprints:
 //
 //   bazel build //benchmarks:mpi_benchmark
 //   mpirun -np 4 --oversubscribe --bind-to none
 //   bazel-bin/benchmarks/mpi_benchmark
 //
-// `bytes` is the size of the whole buffer of each rank. Medians of one
-// collective, seen from rank 0, in microseconds. A barrier moves no data: its
-// time is what it takes all ranks to say what they have come to and to compare;
-// the line below the table says how much of that is the comparing. Last comes
-// what it takes to send 1 MiB that lies in runs: as one of MPI's derived
-// datatypes, or packed first, as the engine does it.
+// `bytes` is the size of the whole buffer of each rank. Prints medians of one
+// collective on rank 0 in microseconds. A barrier moves no data: its time is
+// that of exchanging and comparing fingerprints. The line below the table is
+// the part of the comparison. The last table is the time to send 1 MiB in runs:
+// as an MPI derived datatype, or packed first, as the engine does.
 
 #include <mpi.h>
 
@@ -42,7 +41,7 @@ constexpr CollectiveKind kKinds[] = {
     CollectiveKind::kAllGather, CollectiveKind::kReduceScatter,
     CollectiveKind::kAllReduce, CollectiveKind::kBarrier};
 
-/// Of each kind and size, the medians of one way to do it.
+/// The medians of one engine, by collective kind and size.
 using Table = std::vector<std::vector<double>>;
 
 std::vector<int64_t> SizesOf(CollectiveKind kind) {
@@ -62,7 +61,7 @@ double MedianMicros(int64_t bytes, const std::function<void()>& once) {
     const auto begin = Clock::now();
     once();
     const std::chrono::duration<double, std::micro> time = Clock::now() - begin;
-    if (i >= 0) micros.push_back(time.count());  // Three to warm up.
+    if (i >= 0) micros.push_back(time.count());  // Three warm-up runs.
   }
   std::nth_element(micros.begin(), micros.begin() + repeats / 2, micros.end());
   return micros[static_cast<size_t>(repeats / 2)];
@@ -163,7 +162,7 @@ void Print(int ranks, const Table& by_mpi, const Table& by_ucx,
   }
 }
 
-/// Of comparing what `ranks` members have come to, which each of them does.
+/// Returns the time to compare the fingerprints of `ranks` members.
 double ComparingMicros(int ranks) {
   std::vector<int> all;
   std::vector<Fingerprint> fingerprints(static_cast<size_t>(ranks));
@@ -190,7 +189,7 @@ double ComparingMicros(int ranks) {
 
 constexpr int64_t kStridedBytes = 1 << 20;
 
-/// Sends from rank 0 to rank 1 what `send` sends, and waits for the answer.
+/// Returns the time of `send` from rank 0 to rank 1, with the answer.
 double MicrosToRank1(int rank, const std::function<void()>& send) {
   std::vector<char> received(kStridedBytes);
   return MedianMicros(kStridedBytes, [&] {
@@ -206,7 +205,7 @@ double MicrosToRank1(int rank, const std::function<void()>& send) {
   });
 }
 
-/// Every second run of a buffer.
+/// Measures sending every second run of a buffer.
 void MeasureRuns(int rank) {
   if (rank > 1) return;
   if (rank == 0) {
@@ -262,7 +261,7 @@ void Run() {
       },
       {.ucx = &join}));
   const Table mpi = MeasureMpi(ranks);
-  // Threads of the first process; the others wait without spinning.
+  // Threads of the first process; the other processes wait without spinning.
   if (rank == 0) {
     CH_CHECK_OK(RunLocal(ranks, [&](World& world) -> absl::Status {
       CH_ASSIGN_OR_RETURN(Table table, MeasureEngine(world));
@@ -277,7 +276,7 @@ void Run() {
                 ComparingMicros(ranks));
   }
   if (ranks > 1) MeasureRuns(rank);
-  // Nobody spins in MPI while others measure.
+  // No rank spins in MPI while others measure.
   CH_CHECK_OK(RunMpi([](World&) { return absl::OkStatus(); }));
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How long it takes to plan a redistribution on meshes of a real job, the first
-// time: a run keeps its plans. Each line is a mesh and a pair of layouts of an
-// 8192 x 8192 tensor; "random" goes through random pairs of layouts of 1 to 3
-// dims and also gives the longest time of one.
+// Time to plan a redistribution for the first time on meshes of large jobs; a
+// run caches its plans. Each line is a mesh and a pair of layouts of an 8192 x
+// 8192 tensor. "random" uses random pairs of layouts of 1 to 3 dims and also
+// prints the maximal time.
 
 #include <benchmark/benchmark.h>
 
@@ -26,7 +26,7 @@ namespace {
 
 constexpr int64_t kElementSize = 2;
 
-// The plan and one rank's part in it.
+// Plans, and computes one rank's part of the plan.
 int64_t PlanOnce(const Layout& from, const Layout& to, ShapeView shape) {
   const auto plan = PlanRedistribute(from, to, shape, kElementSize);
   CH_CHECK_OK(plan.status());
@@ -78,7 +78,7 @@ void Random(benchmark::State& state, const std::vector<int>& mesh) {
   state.SetLabel(which);
 }
 
-// From a mesh to another one beside it.
+// From a mesh to a disjoint mesh.
 void Across(benchmark::State& state, const std::vector<int>& from,
             const std::vector<int>& to) {
   const MeshLayout before = OracleMesh(from);

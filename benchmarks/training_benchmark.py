@@ -1,23 +1,22 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens per second of train_lm: rank threads, processes, and PyTorch's beside them.
+"""Measures tokens per second of train_lm on threads and processes, and of PyTorch.
 
     bazel run //benchmarks:training_benchmark -- [--dim=256 ...] [--python=PYTHON] [--ops]
     bazel run //benchmarks:training_benchmark -- --growth=1,2,4,8,16
     bazel run //benchmarks:training_benchmark -- --against=TRAIN_LM [--pairs=6]
 
-A Llama on a mesh of --fsdp by --tp ranks. The ways take turns, so that what else
-the machine does disturbs all alike; each line has the medians of a round over the
-steps after the second, and their ratios. --python is an interpreter that has
-PyTorch; without it the rank threads and the processes alone are compared. --ops
-adds what the last step of rank 0 spends, by op and collective, from train_lm's
-report, and the part of it in which processes compare what they have come to, and
-pack what lies in several runs of memory.
---growth compares threads and processes on fsdp meshes of so many ranks, and says
-how each part of the processes' step grows.
+Trains a Llama on a mesh of --fsdp by --tp ranks. The variants alternate, so that
+other load affects all of them. Each line has a round's medians over the steps
+after the second, and their ratios. --python is an interpreter that has PyTorch;
+without it only threads and processes are compared. --ops adds rank 0's times of
+the last step by op and collective, from train_lm's report, and the parts in which
+processes compare fingerprints and pack data.
+--growth compares threads and processes on fsdp meshes of the given sizes, and
+prints how each part of the processes' step grows.
 --against compares rank threads of this build with those of another build of
-train_lm, in pairs: one run of each, first this one and then that one by turns. The
-ratio within a pair counts, and the median of all pairs.
+train_lm, in pairs of runs whose order alternates. It prints the ratio of each pair
+and the median of all pairs.
 """
 
 import argparse
@@ -58,7 +57,7 @@ class Race:
             stream.write("the quick brown fox jumps over the lazy dog. " * 4000)
 
     def train_lm(self, mesh, launcher=(), report=False, program=None):
-        """Tokens per second, and with `report` what a step spends."""
+        """Returns tokens per second and, with `report`, the times of a step."""
         metrics = os.path.join(self.scratch, "metrics")
         if os.path.exists(metrics):
             os.remove(metrics)
@@ -91,7 +90,7 @@ class Race:
 
 
 class Spent:
-    """What a step of rank 0 spends: calls and ms by stream and kind of work."""
+    """Returns the times of a step of rank 0: calls and ms by stream and kind."""
 
     def __init__(self, page):
         with open(page, encoding="utf-8") as stream:
@@ -104,14 +103,15 @@ class Spent:
                      for cell in re.findall(r"<td.*?</td>", row, re.DOTALL)]
             stream = cells[0] or stream
             self.work[stream, cells[1]] = (int(cells[2]), float(cells[3]))
-        # The rank's own thread is always at something.
+        # The rank's own thread is always busy.
         self.step_ms = sum(ms for (stream, _), (_, ms) in self.work.items()
                            if stream == "compute")
 
     def of_engine(self):
-        """What the engine of processes does beside moving data."""
+        """Returns the times of the process engine other than moving data."""
         lines = []
-        # Each says something, and then looks at what the others said.
+        # Each process sends a fingerprint and then compares those of the
+        # others.
         for name, counted, spans in ("comparing", "collectives", 2), ("packing", "pieces", 1):
             found = [spent for (_, what), spent in self.work.items() if what == name]
             ms = sum(ms for _, ms in found)
@@ -121,7 +121,7 @@ class Spent:
         return "\n".join(lines)
 
     def parts(self):
-        """ms by part of the step; what other streams do goes on beside computing."""
+        """Returns ms by part of the step; other streams overlap with compute."""
         parts = collections.defaultdict(float)
         for (stream, what), (_, ms) in self.work.items():
             if what in ("comparing", "packing"):
@@ -183,7 +183,7 @@ def print_against(race, mesh, pairs):
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    # Where Bazel puts it for a program that is run, and tests for this one.
+    # Where Bazel puts it for `bazel run`, and for a test.
     parser.add_argument("--train_lm", default="examples/train_lm")
     for name, size in SIZES.items():
         parser.add_argument(f"--{name}", type=int, default=size)
@@ -194,7 +194,7 @@ def parse():
     parser.add_argument("--python")
     parser.add_argument("--ops", action="store_true")
     parser.add_argument("--growth", type=lambda text: [int(n) for n in text.split(",")])
-    # Relative to where `bazel run` was typed.
+    # Relative to the caller's directory.
     parser.add_argument("--against", type=lambda path: os.path.abspath(
         os.path.join(os.environ.get("BUILD_WORKING_DIRECTORY", ""), path)))
     parser.add_argument("--pairs", type=int, default=6)
@@ -208,7 +208,7 @@ def parse():
 
 def main():
     args = parse()
-    # As root, Open MPI wants to be told twice.
+    # Open MPI requires both variables to run as root.
     os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
     has_mpi = shutil.which("mpirun") is not None
     with tempfile.TemporaryDirectory() as scratch:

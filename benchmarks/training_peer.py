@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step of the same model in PyTorch: FSDP2 over tensor parallelism, on CPUs.
+"""Trains the same model in PyTorch: FSDP2 over tensor parallelism on CPUs.
 
-Run by training_benchmark.py. Each rank is a process of one thread, joined by
-gloo. Prints the tokens per second of each step but the first two, one a line.
+Run by training_benchmark.py. Each rank is a process with one thread; they use
+gloo. Prints the tokens per second of each step but the first two, one per line.
 """
 
 import argparse

@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Reads each family of models that transformers has made, on a mesh, writes it
-again, and lets transformers load what was written: the same weights and the
-same logits to the bit, in float32 and in bfloat16, and those of the kept
-answers.
+"""Reads and writes models of each family on a mesh. transformers made the models
+and loads what was written: it must have the same weights and bitwise the same
+logits in float32 and bfloat16, and give the stored answers.
 
 usage: families_test.py PROGRAM DIRECTORY
-DIRECTORY has a directory for each family, with answer.json beside the model.
+DIRECTORY has a directory for each family, with answer.json next to the model.
 Needs torch, transformers and tokenizers (needs_transformers.py).
 """
 
@@ -28,7 +27,7 @@ TIMES_FLOAT64, LEAST = 4, 4 * 2.0**-23
 
 
 def load(directory):
-    """A model as transformers loads it, in the dtype that its files say."""
+    """Returns a model as transformers loads it, in the dtype of its files."""
     model, info = transformers.AutoModelForCausalLM.from_pretrained(
         directory, dtype="auto", output_loading_info=True)
     for what, names in info.items():
@@ -42,7 +41,7 @@ def logits_of(model, tokens):
 
 
 def train_lm(model, out, tokens, *flags):
-    """Reads `model` and writes it to `out` as it is; the loss of a step."""
+    """Reads `model` and writes it to `out` unchanged; returns the loss of a step."""
     metrics = out + ".metrics"
     run = subprocess.run(
         [PROGRAM, "--model=" + model, "--tokens=" + tokens, "--token_bits=32",
@@ -91,7 +90,7 @@ def check(family, root):
         rows[1:]).item()
     assert abs(loss - expected) <= 5e-6 * expected, (family, loss, expected)
 
-    # The same of bfloat16: rounded by transformers, and by the program.
+    # The same with bfloat16, rounded by transformers and by the program.
     half = os.path.join(root, family + "_half")
     model.to(torch.bfloat16).save_pretrained(half)
     for source, name in (half, "_again"), (directory, "_rounded"):

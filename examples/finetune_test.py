@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Fine-tunes a Hugging Face model from end to end: transformers makes a model and
-a tokenizer, train_lm trains it on the tokenizer's ids, transformers loads what
-it saved. Losses are those of transformers, and so are those of the same steps
-taken by PyTorch.
+a tokenizer, train_lm trains the model on the tokenizer's ids, and transformers
+loads the result. Losses equal those of transformers and of the same steps in
+PyTorch.
 
 usage: finetune_test.py PROGRAM
 Needs torch, transformers and tokenizers (needs_transformers.py).
@@ -25,12 +25,12 @@ from tokenizers import ByteLevelBPETokenizer
 PROGRAM = os.path.abspath(sys.argv[1])
 ROWS, LENGTH, STEPS, RATE = 6, 48, 30, 3e-3
 MESHES = ["fsdp:1", "fsdp:2,tp:2", "tp:3"]
-# Of losses in float32, added in other orders: ten times of what was seen.
+# For float32 losses summed in other orders: ten times the observed difference.
 BOUND = 5e-6
 
 
 def make_text():
-    """Words in an order that can be learned."""
+    """Returns words in an order that can be learned."""
     words = ("the mesh of ranks splits each tensor by its axes and every rank "
              "holds a shard which it gathers before use").split()
     return " ".join(words[i * i % len(words)] + words[i % 7] for i in range(6000))
@@ -48,7 +48,7 @@ def make_model(directory, vocab):
 
 
 def batch(ids, step):
-    """The rows of a step, as train_lm takes them, and their targets."""
+    """Returns the rows of a step as in train_lm, and their targets."""
     first = step * ROWS * LENGTH
     rows = torch.tensor([ids[(first + i) % len(ids)]
                          for i in range(ROWS * LENGTH + 1)])
@@ -77,7 +77,7 @@ def train_with_torch(model, ids):
 
 
 def train_lm(*flags):
-    """The losses of its steps."""
+    """Returns the losses of the steps."""
     with tempfile.NamedTemporaryFile() as metrics:
         run = subprocess.run(
             [PROGRAM, f"--global_batch={ROWS}", f"--seq_len={LENGTH}",

@@ -21,8 +21,8 @@ namespace {
 constexpr char kModel[] = "examples/testdata/gpt2";
 constexpr int64_t kRows = 2;
 
-// Logits of a few units are sums of 12 products of that size after 12 layers of
-// such sums, each rounded to 2^-24 of itself, here and in transformers.
+// Logits of a few units are sums of 12 products of that size, after 12 layers
+// of such sums, each rounded by 2^-24, here and in transformers.
 constexpr double kBound = 2 * 12 * 12 * 4 * 0x1p-24;
 
 std::vector<float> Expected() {
@@ -33,7 +33,7 @@ std::vector<float> Expected() {
   return values;
 }
 
-// Of the whole batch, which make.py says.
+// Returns the whole batch, as in make.py.
 Tensor Tokens(const Gpt2Config& config) {
   std::vector<int32_t> tokens;
   for (int64_t i = 0; i < kRows * config.positions; ++i) {
@@ -56,8 +56,8 @@ void ExpectLogits(nn::Module& model, const std::string& where) {
   CH_EXPECT_LE(worst, kBound) << where;
 }
 
-// Weights of Hugging Face's give its logits on every mesh, and what is written
-// is what was read.
+// Weights of Hugging Face give its logits on every mesh, and saved weights
+// equal the loaded ones.
 TEST(Gpt2Test, TakesAndGivesWeightsOfHuggingFace) {
   for (const MeshAxes& axes :
        {MeshAxes{{"fsdp", 1}, {"tp", 1}}, MeshAxes{{"fsdp", 2}, {"tp", 2}},

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Trains Hugging Face's GPT-2 from the weights of a directory, by transformers
-and, on several meshes, by the example: the same losses and norms, and what the
-example writes transformers reads, with the weights and logits of its own.
+"""Trains Hugging Face's GPT-2 from the weights of a directory, with transformers
+and, on several meshes, with the example. Losses and norms are equal, and
+transformers reads the example's result with equal weights and logits.
 
 usage: gpt2_transformers_test.py PROGRAM DIRECTORY
 Needs torch, transformers and tokenizers (needs_transformers.py).
@@ -21,9 +21,9 @@ import transformers
 PROGRAM, DIRECTORY = (os.path.abspath(path) for path in sys.argv[1:3])
 MESHES = "fsdp:1", "fsdp:2", "tp:3", "fsdp:2,tp:2"
 ROWS, STEPS, LR = 5, 12, 3e-3
-# As in models_test.py. Weights are compared by what training changes of them:
-# of a sum of float32 gradients half of the digits are sure, and so they are of
-# Adam's steps, which divide by the gradients' size.
+# As in models_test.py. Weights are compared by how training changes them. Of a
+# sum of float32 gradients half of the digits are accurate, and so are Adam's
+# steps, which divide by the magnitude of the gradients.
 LOSS, NORM, WEIGHTS = 3e-5, 1e-3, 2.0**-12
 
 
@@ -32,7 +32,7 @@ def load(directory):
         directory, output_loading_info=True)
     for what, names in info.items():
         assert not names, (directory, what, names)
-    return model.eval()  # Nothing is dropped.
+    return model.eval()  # No dropout.
 
 
 def batch(step, config):
@@ -42,7 +42,7 @@ def batch(step, config):
 
 
 def train(model):
-    """(loss, norm) of each step."""
+    """Returns (loss, norm) of each step."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
     steps = []
     for step in range(STEPS):
@@ -58,8 +58,8 @@ def train(model):
 
 
 def without_keys_bias(name, values):
-    """Scores of a query gain the same by it for all keys: its gradient is
-    nothing but rounding, of which Adam makes steps of full size."""
+    """Removes the bias of the keys, which shifts a query's scores equally for all
+    keys. Its gradient is only rounding, of which Adam makes steps of full size."""
     if not name.endswith("attn.c_attn.bias"):
         return values
     query, _, value = values.chunk(3)

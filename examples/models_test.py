@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Trains an example on several meshes: losses and norms are those of one rank.
+"""Trains an example on several meshes; losses and norms equal those of one rank.
 
 usage: models_test.py PROGRAM MESH...
 """
@@ -10,9 +10,9 @@ import subprocess
 import sys
 
 # Both are sums of float32 in another order. A loss of about 4 is the mean of
-# some 60 such losses, and what twelve steps of 3e-3 make of the gradients' own
-# rounding, 2^-24 for each of some ten thousand elements, is 3e-5 at most. A norm
-# has half of its digits at least: its square is a sum of as many terms.
+# some 60 such losses. Twelve steps of 3e-3 change it by at most 3e-5 due to the
+# rounding of gradients, 2^-24 for each of some ten thousand elements. A norm
+# has at least half of its digits, because its square is a sum of as many terms.
 STEPS, LOSS, NORM = 12, 3e-5, 1e-3
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For tests that compare with Hugging Face's libraries: imported first, it starts
-the test again by the Python that CROSSHATCH_PYTHON names if this one lacks the
-packages torch, transformers and tokenizers. Without any the test says so, and
+"""Restarts a test with the Python that CROSSHATCH_PYTHON names if this one lacks
+the packages torch, transformers and tokenizers. Tests that compare with Hugging
+Face's libraries import it first. Without any such Python, the test prints that and
 checks nothing."""
 
 import os

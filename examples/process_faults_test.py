@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs train_lm as 1 to 6 processes: equal to rank threads in bits; and what is
-left, and said, when one is killed or stopped at any moment.
+"""Runs train_lm as 1 to 6 processes: the results are bitwise equal to those of
+rank threads. Kills or stops one at random moments and checks messages and files.
 
 usage: process_faults_test.py PROGRAM RUN_MPI_TEST RUN_MPI_TEST_ON_TWO_HOSTS
-$CROSSHATCH_PROCESS_FAULTS: how many kills and stops (default: 3 of each);
-$CROSSHATCH_FUZZ_SEED: of the moments (default: 1).
+$CROSSHATCH_PROCESS_FAULTS: the number of kills and of stops (default: 3 each).
+$CROSSHATCH_FUZZ_SEED: seeds the moments (default: 1).
 """
 
 import contextlib
@@ -27,8 +27,7 @@ import beside  # noqa: E402
 import mount_namespace  # noqa: E402
 
 mount_namespace.enter(without="jobs with no others' files beside their own")
-# MPI names files there by numbers of processes, which jobs in other sandboxes
-# have in common with these.
+# MPI names files there by process numbers, which jobs in other sandboxes share.
 if mount_namespace.may_mount():
     subprocess.run(["mount", "-t", "tmpfs", "none", "/dev/shm"], check=True)
 
@@ -41,14 +40,14 @@ MESHES = {1: ["fsdp:1"], 2: ["tp:2", "fsdp:2"], 4: ["fsdp:2,tp:2"],
 FAULTS = int(os.environ.get("CROSSHATCH_PROCESS_FAULTS", "3"))
 SEED = int(os.environ.get("CROSSHATCH_FUZZ_SEED", "1"))
 TIMEOUT = 6
-# What a look at all processes of the machine may take.
+# The time to inspect all processes of the machine.
 SLACK = 1
-# Nothing of MPI's goes elsewhere than where it goes for a user.
+# MPI's files are in the same places as for a user.
 MPIRUN = ["mpirun", "--oversubscribe", "--allow-run-as-root"]
 
 
 def processes_of(program):
-    """Those that run the file, but for the dead that nobody has waited for."""
+    """Returns the processes that run the file, without zombies."""
     found = []
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
@@ -57,12 +56,12 @@ def processes_of(program):
             if os.readlink(f"/proc/{entry}/exe") == os.path.realpath(program):
                 found.append(int(entry))
         except OSError:
-            continue  # It ended meanwhile, or is another user's.
+            continue  # It has ended, or is another user's.
     return found
 
 
 def naming(directory):
-    """Processes with `directory` in their variables, as MPI's servers have it."""
+    """Returns processes with `directory` in their environment, like MPI's servers."""
     found = []
     for entry in os.listdir("/proc"):
         try:
@@ -75,8 +74,8 @@ def naming(directory):
 
 
 def ports_of(pids):
-    """Sockets of the processes that listen: inode and port. Others may have the
-    same ports once these are gone."""
+    """Returns inode and port of the processes' listening sockets. Others may use
+    the same ports later."""
     inodes = set()
     for pid in pids:
         try:
@@ -100,10 +99,10 @@ def listening():
 
 class ProcessesTest(unittest.TestCase):
     def setUp(self):
-        # Short, for the names of sockets.
+        # Short, because names of sockets are limited.
         self.dir = tempfile.mkdtemp(dir="/tmp")
         self.addCleanup(shutil.rmtree, self.dir, ignore_errors=True)
-        # A file of this test's own tells its processes from any others.
+        # A file of this test identifies its processes.
         self.program = self.path("train_lm")
         shutil.copy(PROGRAM, self.program)
         self.text = self.path("text")
@@ -125,7 +124,7 @@ class ProcessesTest(unittest.TestCase):
                 "--overwrite", *MODEL]
 
     def results(self, name):
-        """What must not depend on how the ranks run."""
+        """Returns the output that must not depend on how the ranks run."""
         with open(self.path(name)) as file:
             lines = [json.loads(line) for line in file]
         with open(self.path(name + ".d/model.safetensors"), "rb") as file:
@@ -164,18 +163,18 @@ class ProcessesTest(unittest.TestCase):
         self.assertEqual(self.results("hosts"), expected)
 
     def await_steps(self):
-        """Until rank 0 has told of one, or they have ended."""
+        """Waits until rank 0 has reported one, or they have ended."""
         while processes_of(self.program):
             if os.path.exists(self.path("fault")) and os.path.getsize(self.path("fault")):
                 return
             time.sleep(0.02)
 
     def fault(self, which, seed, trains):
-        """Kills or stops one of four processes at some moment: as they start, or
-        as they train.
+        """Kills or stops one of four processes at a random moment of start or
+        training.
 
-        Returns its rank, what all have printed, how long the others took to
-        leave, and the ports that the job has had."""
+        Returns its rank, all output, how long the others took to exit, and the
+        job's ports."""
         draw = random.Random(seed)
         flags = self.flags("fsdp:2,tp:2", "fault", steps=1000000)
         run = subprocess.Popen(
@@ -197,7 +196,7 @@ class ProcessesTest(unittest.TestCase):
                                          if "=" in entry)
                 except OSError:
                     continue
-                # A process has no variables yet while it takes mpirun's place.
+                # Before it replaces mpirun, a process has no environment yet.
                 if "OMPI_COMM_WORLD_RANK" in variables:
                     ranks[int(variables["OMPI_COMM_WORLD_RANK"])] = pid
             time.sleep(0.02)
@@ -219,9 +218,9 @@ class ProcessesTest(unittest.TestCase):
         took = time.monotonic() - began
         if which == signal.SIGSTOP:
             os.kill(ranks[rank], signal.SIGKILL)
-        # mpirun's own status is 0 here: it has recovered. Or it waits for its own
-        # PMIx server, as Open MPI 4.1 does now and then after a process was
-        # killed while MPI started, which is the launcher's business.
+        # mpirun exits with 0 here, because it has recovered. Or it waits for
+        # its own PMIx server, as Open MPI 4.1 sometimes does after a process
+        # was killed while MPI started. That is a matter of the launcher.
         try:
             output, _ = run.communicate(timeout=20)
         except subprocess.TimeoutExpired:
@@ -231,10 +230,10 @@ class ProcessesTest(unittest.TestCase):
         return rank, output, took, ports
 
     def assert_nothing_is_left(self, ports):
-        """Nothing of the library's: MPI's files are the launcher's to remove."""
+        """Checks that no files of the library remain; MPI's are the launcher's."""
         until = time.monotonic() + 30
         while True:
-            # mpirun's own daemons go just after it.
+            # mpirun's daemons exit just after it.
             left = [*processes_of(self.program), *naming(self.dir)]
             files = [name for name in os.listdir(self.dir)
                      if name.startswith("crosshatch-")]
@@ -253,7 +252,8 @@ class ProcessesTest(unittest.TestCase):
         self.assertEqual(len(said), 1, output)
         host = re.escape(socket.gethostname())
         words = "died" if which == signal.SIGKILL else "does not answer"
-        # Who is lost before all have met has not told its number.
+        # A process that is lost before the rendezvous has not reported its
+        # number.
         self.assertRegex(
             said[0], rf"rank {rank}: process \d+ on host {host}.* "
             rf"{words}|rank {rank}: process .* was stopped|"
@@ -266,7 +266,7 @@ class ProcessesTest(unittest.TestCase):
 
 
 def add_fault(which, number):
-    """The others leave and name the process that is lost: one moment of it."""
+    """The other processes exit and name the lost one, for one random moment."""
     name = "killed" if which == signal.SIGKILL else "stopped"
     setattr(ProcessesTest, f"test_a_process_is_{name}_{number}",
             lambda self: self.check_fault(which, number))
@@ -278,5 +278,5 @@ for fault in range(FAULTS):
 
 
 if __name__ == "__main__":
-    # They train, and those that are lost are to be missed in time.
+    # They train, so a lost process must be detected in time.
     beside.main(at_once=3)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Looks at train_lm's --report in a browser: it is drawn, in light and dark, and
-fits a wide and a narrow window.
+"""Renders train_lm's --report in a browser: everything is drawn, in light and
+dark, in a wide and a narrow window.
 
 usage: report_browser_test.py PROGRAM
 Needs a Chromium (`tools/prepare browser` installs a small one). Without any it
-says so and checks nothing. The pictures go to $TEST_UNDECLARED_OUTPUTS_DIR.
+prints that and checks nothing. Pictures go to $TEST_UNDECLARED_OUTPUTS_DIR.
 """
 
 import collections
@@ -29,8 +29,8 @@ if BROWSER is None:
           file=sys.stderr)
     sys.exit(0)
 
-# As in page/run_page.cc: the ground, and the colors that lines, memory and spans
-# have.
+# As in page/run_page.cc: the background, and the colors of lines, memory and
+# spans.
 GROUND = {"light": (0xf7, 0xf7, 0xf5), "dark": (0x14, 0x17, 0x1c)}
 COLORS = {
     "light": ["3b74c9", "d97a1f", "3a9a63", "c6486b", "8360c3", "1f9ba5"],
@@ -38,7 +38,7 @@ COLORS = {
 
 
 def read_png(path):
-    """(width, height, rows of bytes RGB...) of a PNG of 8-bit RGB or RGBA."""
+    """Returns (width, height, rows of bytes RGB...) of an 8-bit RGB or RGBA PNG."""
     with open(path, "rb") as file:
         data = file.read()
     assert data[:8] == b"\x89PNG\r\n\x1a\n", path
@@ -58,8 +58,8 @@ def read_png(path):
     for y in range(height):
         begin = y * (width * step + 1)
         kind, row = raw[begin], bytearray(raw[begin + 1:begin + 1 + width * step])
-        # Most rows are those of one color and those that repeat the one above,
-        # millions of bytes: loops of Python are for the others.
+        # Most rows are of one color or repeat the previous row. Python loops
+        # process only the others, because there are millions of bytes.
         if kind == 1:
             for color in range(step):
                 sums = itertools.accumulate(row[color::step])
@@ -116,7 +116,7 @@ class ReportBrowserTest(TrainLmTestCase):
                     for color in COLORS[scheme]:
                         self.assertGreater(count[tuple(bytes.fromhex(color))], 60,
                                            color)
-                    # Nothing runs out of the window.
+                    # Nothing exceeds the window.
                     for row in rows:
                         self.assertEqual(tuple(row[-step:][:3]), ground)
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What train_lm --report writes: a page that is whole at any time, goes on where
-a run goes on, and changes nothing of the training.
+"""The page of train_lm --report: it is complete at any time, a resumed run
+continues it, and it does not affect the training.
 
 usage: report_test.py PROGRAM
 """
@@ -22,7 +22,7 @@ POINTS = re.compile(r'<script type="application/json" id="points">(.*)</script>'
 
 
 class Page(html.parser.HTMLParser):
-    """What a page shows: its headings, its text, how often each tag comes."""
+    """Returns the content of a page: headings, text, counts of tags."""
 
     def __init__(self, text):
         super().__init__()
@@ -145,7 +145,7 @@ class ReportTest(TrainLmTestCase):
             self.assertTrue(Page(file.read()).says("failed"))
 
     def test_a_page_that_cannot_be_written_ends_no_training(self):
-        # The first page fits, and no other file is that long.
+        # The first page fits, and no other file is as large.
         path = self.path("run.html")
         metrics = self.path("metrics")
         run = self.run_program("--text=" + self.text, *SMALL, "--report=" + path,
@@ -157,8 +157,7 @@ class ReportTest(TrainLmTestCase):
         self.assertFalse(os.path.exists(path))
 
     def test_a_page_that_cannot_take_its_place_leaves_none_beside(self):
-        # A directory comes into its place while the run is held by metrics
-        # that nobody reads.
+        # A directory replaces it while unread metrics block the run.
         path, fifo = self.path("run.html"), self.path("fifo")
         os.mkfifo(fifo)
         reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Stops train_lm and goes on: what a run that was stopped computes is what one
-that was not stopped computes, bit for bit on the same mesh.
+"""Stops and resumes train_lm: on the same mesh, a stopped run computes bitwise the
+same as an uninterrupted one.
 
 usage: resume_test.py PROGRAM
-With CROSSHATCH_RESUME=all also between all pairs of meshes below.
+With CROSSHATCH_RESUME=all, also between all pairs of the meshes below.
 """
 
 import fcntl
@@ -23,7 +23,7 @@ import unittest
 
 PROGRAM = sys.argv.pop(1)
 STEPS, HALF = 6, 3
-# Sizes that no mesh here divides, fewer key heads than ranks of some.
+# No mesh divides these sizes, and some have more ranks than key heads.
 MODEL = ["--dim=24", "--layers=2", "--heads=6", "--kv_heads=2", "--ffn=37",
          "--vocab=131", "--seed=3"]
 NO_SEED = MODEL[:-1]
@@ -36,15 +36,15 @@ BETA2 = 0.95
 ALL = os.environ.get("CROSSHATCH_RESUME") == "all"
 TIMES = ["tokens_per_s", "step_ms", "rank"]
 LONG = 120
-# What a run says of its checkpoints.
+# Messages of a run about its checkpoints.
 SAVED = (r"\nsaved {} checkpoint{}: [\d.]+ ms of the run each, at most [\d.]+ ms,"
          r" where a step took [\d.]+ ms\n")
 
 
 
 class Held:
-    """A run of two steps or more, held in its first by metrics that find no
-    room, after all that it checks before."""
+    """Starts a run of two or more steps and blocks it in the first one, after all
+    checks, because its metrics cannot be written."""
 
     def __init__(self, case, *flags):
         fifo = case.path("fifo" + str(len(os.listdir(case.dir))))
@@ -52,7 +52,7 @@ class Held:
         self.case = case
         self.pipe = os.open(fifo, os.O_RDWR | os.O_NONBLOCK)
         case.addCleanup(os.close, self.pipe)
-        # While there is room a write of one byte at a time fills every page.
+        # While there is space, writes of single bytes fill every page.
         fcntl.fcntl(self.pipe, fcntl.F_SETPIPE_SZ, 4096)
         with self.case.assertRaises(BlockingIOError):
             while os.write(self.pipe, b"x"):
@@ -65,7 +65,7 @@ class Held:
         case.assertNotEqual(self.begin, "")
 
     def let_go(self, status):
-        """What it prints."""
+        """Returns the output."""
         fcntl.fcntl(self.pipe, fcntl.F_SETPIPE_SZ, 1 << 20)
         os.read(self.pipe, 4096)
         out, error = self.run.communicate(timeout=LONG)
@@ -92,7 +92,7 @@ class ResumeTest(unittest.TestCase):
         return run
 
     def train(self, name, mesh, *flags, model=MODEL):
-        """The whole lines of metrics and the saved weights."""
+        """Returns the complete lines of metrics and the saved weights."""
         metrics, saved = self.path(name + ".metrics"), self.path(name + ".model")
         self.run_program(*model, *RUN, "--mesh=" + mesh, "--metrics=" + metrics,
                          "--save=" + saved, "--overwrite", *flags)
@@ -109,7 +109,7 @@ class ResumeTest(unittest.TestCase):
             return file.read()
 
     def tensors(self, data):
-        """The elements of the float32 tensors of a safetensors file, by name."""
+        """Returns the float32 tensors of a safetensors file by name."""
         size = int.from_bytes(data[:8], "little")
         header = json.loads(data[8:8 + size])
         header.pop("__metadata__", None)
@@ -121,8 +121,8 @@ class ResumeTest(unittest.TestCase):
         return values
 
     def whole_tensors(self, checkpoint):
-        """The elements of a checkpoint's tensors, by name, however they are cut
-        into cells (docs/checkpoints.md has the format)."""
+        """Returns the elements of a checkpoint's tensors by name, joined from their
+        cells (docs/checkpoints.md describes the format)."""
         cells = {}
         for file in os.listdir(checkpoint):
             if file.endswith(".safetensors"):
@@ -150,7 +150,7 @@ class ResumeTest(unittest.TestCase):
         return wholes
 
     def by_file_names(self, wholes):
-        """The parameters of a checkpoint, as model.safetensors calls them."""
+        """Returns a checkpoint's parameters by their names in model.safetensors."""
         names = {}
         for name, whole in wholes.items():
             part, name = name.split(".", 1)
@@ -160,14 +160,14 @@ class ResumeTest(unittest.TestCase):
         return names
 
     def bounds(self, one_rank):
-        """How far an element of each parameter may be from that of the run on
+        """Returns how far elements of each parameter may differ from the run on
         one rank, whose checkpoints of all steps are given.
 
-        AdamW adds the rate times m / sqrt(v). An element of a gradient that is
-        summed in another order differs by at most TERMS roundings of the
-        largest one in its tensor, sqrt(max v) by sqrt(v) of its own size; and
-        whatever it is, m / sqrt(v) is at most 1 / sqrt(1 - BETA2) in size.
-        What a weight has moved by then moves later gradients in proportion."""
+        AdamW adds the learning rate times m / sqrt(v). If a gradient is summed in
+        another order, an element differs by at most TERMS roundings of the largest
+        element in its tensor, sqrt(max v), relative to its own magnitude sqrt(v).
+        In any case, m / sqrt(v) is at most 1 / sqrt(1 - BETA2) in magnitude. A
+        change of a weight affects later gradients in proportion."""
         terms, largest, rounding = 200, 1 / math.sqrt(1 - BETA2), 2.0**-24
         bounds = {}
         for step in range(1, STEPS + 1):
@@ -187,9 +187,9 @@ class ResumeTest(unittest.TestCase):
         return bounds
 
     def check_near(self, checkpoint, one_rank, bounds):
-        """Compares the run's end with that on one rank: weights within their
-        bounds, and moments, which are means of gradients and of their squares,
-        within that of the gradients' norm, which squaring doubles."""
+        """Compares the run's end with that on one rank. Weights are within their
+        bounds. Moments are means of gradients and of their squares, so they are
+        within the bound of the gradients' norm, doubled for squares."""
         got = self.whole_tensors(f"{checkpoint}/step-{STEPS:06d}")
         want = self.whole_tensors(f"{one_rank}/step-{STEPS:06d}")
         self.assertEqual(got.keys(), want.keys())
@@ -199,13 +199,13 @@ class ResumeTest(unittest.TestCase):
             part = 1e-4 if name.endswith("_sq") else 5e-5
             limits = bounds.get(name, [part * size] * len(values))
             for i, (a, b, limit) in enumerate(zip(got[name], values, limits)):
-                # And the roundings of the element itself, of each step.
+                # Also the roundings of the element itself in each step.
                 self.assertLessEqual(abs(a - b),
                                      limit + STEPS * 2.0**-23 * abs(b),
                                      f"{name}, element {i}: {a} and {b}")
 
     def tied_model(self):
-        """The flags of a model that is tied, as a file of Hugging Face's."""
+        """Returns the flags of a tied model, as for a Hugging Face file."""
         tied = self.path("tied")
         self.run_program(*MODEL, "--lr=0", "--steps=1", "--save=" + tied,
                          "--overwrite")
@@ -231,18 +231,18 @@ class ResumeTest(unittest.TestCase):
         return ["--model=" + tied]
 
     def stop_and_go_on(self, first, second, model=MODEL, how=()):
-        """Half of the steps on one mesh, half on the other: the lines, the
-        weights and the checkpoints."""
+        """Trains half of the steps on one mesh and half on the other. Compares
+        metrics, weights and checkpoints."""
         name = f"{first} {second}" + "".join(how)
         checkpoints = self.path(name)
         flags = ["--checkpoints=" + checkpoints, *how]
-        # The schedule knows of all steps: the rest of them is taken away.
+        # The schedule covers all steps, so removes the remaining steps.
         self.train(name, first, *flags, f"--steps={STEPS}",
                    f"--save_every={HALF}", model=model)
         for step in os.listdir(checkpoints):
             if step != f"step-{HALF:06d}":
                 shutil.rmtree(os.path.join(checkpoints, step))
-        # What the second mesh holds is what the first one held, to the bit.
+        # The second mesh starts with bitwise the first one's values.
         held = self.train(name + " held", second, f"--steps={HALF}", *flags,
                           "--resume", model=model)[1]
         saved = self.whole_tensors(f"{checkpoints}/step-{HALF:06d}")
@@ -267,7 +267,7 @@ class ResumeTest(unittest.TestCase):
                 whole = self.train("whole", mesh, f"--steps={STEPS}", *(
                     flag for flag in how if flag != "--save_async"))
                 lines, weights, _ = self.stop_and_go_on(mesh, mesh, how=how)
-                # The first step after a resume has moments to lease already.
+                # The first step after a resume already leases moments.
                 for line in whole[0] + lines:
                     del line["peak_bytes"]
                 self.assertEqual(len(lines), len(whole[0]))
@@ -289,7 +289,7 @@ class ResumeTest(unittest.TestCase):
                                  list(range(1, STEPS + 1)))
                 for line, expected in zip(lines, whole):
                     self.assertEqual(line["lr"], expected["lr"])
-                    # The bounds that tests/conformance states between meshes.
+                    # Bounds between meshes, as in tests/conformance.
                     self.assertLess(abs(line["loss"] - expected["loss"]),
                                     2e-6 * expected["loss"])
                     self.assertLess(
@@ -345,7 +345,7 @@ class ResumeTest(unittest.TestCase):
             lines = self.read(metrics)
             self.assertEqual([line["step"] for line in lines],
                              list(range(1, step + 1)))
-        # The two runs are one.
+        # The two runs together are one.
         whole, _ = self.train("whole", "fsdp:2,tp:2", *run_flags,
                               f"--steps={step}")
         self.assertEqual([line["loss"] for line in lines],
@@ -374,7 +374,7 @@ class ResumeTest(unittest.TestCase):
                 held = Held(self, *MODEL, *RUN, "--steps=3", "--save_every=1",
                             *how, "--checkpoints=" + checkpoints,
                             "--save=" + model)
-                # What stands there is no checkpoint, so nothing replaces it.
+                # An existing directory that is no checkpoint is not replaced.
                 os.mkdir(checkpoints)
                 open(os.path.join(checkpoints, "step-000002"), "w").close()
                 out, error = held.let_go(status=1)
@@ -436,11 +436,11 @@ class ResumeTest(unittest.TestCase):
         self.assertIn("trained 1 steps", run.stdout)
         run = self.run_program(*flags, "--steps=3", "--resume")
         self.assertIn("nothing is left to train of --steps=3", run.stdout)
-        # A file that somebody has changed, another model, other data.
+        # A modified file, another model and other data.
         index = checkpoints + "/step-000003/checkpoint.json"
         with open(index) as file:
             text = file.read()
-        # In a checkpoint without a hash of it the run's own values are checked.
+        # In a checkpoint without a hash, the run's own values are checked.
         unhashed = re.sub(',\n"index_hash": "[^"]*"', "", text)
         self.assertNotEqual(unhashed, text)
         most = str(2**63 - 1)
@@ -461,7 +461,7 @@ class ResumeTest(unittest.TestCase):
             self.assertIn(says, run.stderr)
         with open(index, "w") as file:
             file.write(text)
-        # Also one of the same shapes.
+        # Also a model with the same shapes.
         for change, says in [
                 ("--layers=3",
                  "num_hidden_layers was 2 and is 3 (--layers=2);"),
@@ -474,7 +474,7 @@ class ResumeTest(unittest.TestCase):
             self.assertIn(f"{checkpoints}/step-000003 is of another run: ",
                           run.stderr)
             self.assertIn(says, run.stderr)
-        # No number of the model's shapes, from a file.
+        # A config field that affects no shape.
         base = self.path("base")
         self.run_program(*MODEL, "--lr=0", "--steps=1", "--save=" + base)
         with open(base + "/config.json") as file:
@@ -499,8 +499,8 @@ class ResumeTest(unittest.TestCase):
                                "--may_change=data")
         self.assertIn(f"since {checkpoints}/step-000003 the number of tokens "
                       "was 315 and is 320", run.stdout)
-        # As many others, as of another tokenizer, in other batches. One byte
-        # that differs is enough.
+        # The same number of other tokens, e.g. of another tokenizer, and other
+        # batches. One different byte is enough.
         with open(self.text, "r+") as file:
             file.seek(101)
             file.write("z")
@@ -511,11 +511,11 @@ class ResumeTest(unittest.TestCase):
         self.assertIn("the tokens were others, as many as these", run.stdout)
         self.assertIn("a step was 5 rows of 13 tokens and is 6 rows of 13 "
                       "tokens", run.stdout)
-        # What it says once is that of the checkpoint that it then writes.
+        # An allowed change is recorded in the next checkpoint.
         run = self.run_program(*flags, "--steps=6", "--global_batch=6",
                                "--resume")
         self.assertNotIn("since ", run.stdout)
-        # Checkpoints of older versions have nothing of it.
+        # Checkpoints of older versions do not have it.
         index = checkpoints + "/step-000006/checkpoint.json"
         with open(index) as file:
             older = json.load(file)
@@ -537,7 +537,7 @@ class ResumeTest(unittest.TestCase):
         run = self.run_program(*flags, "--resume=1", status=1)
         self.assertIn(f"--resume=1: --checkpoints={checkpoints} holds "
                       "checkpoints of the steps 2, 3, 4, 5, 6", run.stderr)
-        # Damage to the newest one is told with what is whole before it.
+        # The error for a damaged newest checkpoint names an earlier intact one.
         for step in 5, 6:
             name = f"{checkpoints}/step-{step:06d}/state-00001-of-00001.safetensors"
             with open(name, "r+b") as file:
@@ -547,7 +547,7 @@ class ResumeTest(unittest.TestCase):
         self.assertIn("step-000006 does not hold what was saved", run.stderr)
         self.assertIn("; the last whole one before it is "
                       f"{checkpoints}/step-000004", run.stderr)
-        # All that a run without a stop has computed.
+        # Everything that an uninterrupted run computes.
         again = self.train("again", "fsdp:1", *flags, "--resume=4")
         self.assertEqual([line["loss"] for line in again[0]],
                          [line["loss"] for line in whole[0]][4:])
@@ -556,7 +556,7 @@ class ResumeTest(unittest.TestCase):
             sorted(os.listdir(checkpoints)),
             ["step-000002", "step-000003", "step-000004", "step-000005",
              "step-000005.aside", "step-000006", "step-000006.aside"])
-        # The same again would give up what this run has computed.
+        # The same command again would discard what this run has computed.
         run = self.run_program(*flags, "--resume=4", status=1)
         self.assertIn(f"--resume=4: {checkpoints}/step-000005.aside was set "
                       "aside before", run.stderr)
@@ -577,7 +577,7 @@ class ResumeTest(unittest.TestCase):
                                    *flags)
             return run.stdout.split("sample: ")[1]
         for mesh in ["fsdp:1", "tp:4", "fsdp:2,tp:3"]:
-            # It has learnt the text.
+            # It has learned the text.
             self.assertEqual(sample(mesh, "--sample=21", "--prompt=def",
                                     "--temperature=0"),
                              "defghabcdefghabcdefghabc\n")

@@ -35,7 +35,7 @@ std::string Refusal(const RunIdentity& before, const RunIdentity& now,
   return std::string(before.ChangesTo(now, may_change).status().message());
 }
 
-// Each field alone.
+// Changes each field alone.
 TEST(RunIdentityTest, SaysWhatHasChangedAndOnlyThat) {
   const RunIdentity before = Sample();
   EXPECT_THAT(*before.ChangesTo(before, {}), IsEmpty());
@@ -69,9 +69,9 @@ TEST(RunIdentityTest, SaysWhatHasChangedAndOnlyThat) {
                   allowed_by);
   }
   RunIdentity now = before;
-  now.plan = "";  // Of a mesh without tp.
+  now.plan = "";  // A mesh without tp.
   EXPECT_THAT(*before.ChangesTo(now, {}), IsEmpty());
-  // Both are said.
+  // Both changes are listed.
   now.dtype = "bfloat16";
   now.hash = 8;
   EXPECT_EQ(Refusal(before, now),
@@ -91,7 +91,7 @@ TEST(RunIdentityTest, NamesEachFieldOfTheModelThatDiffers) {
     return Refusal(before, now, {"model", "data", "dtype"});
   };
   const std::string end = "; go on with what it was";
-  // Of shapes that stay the same.
+  // Shapes stay the same.
   EXPECT_EQ(refusal([](nn::LlamaConfig& c) {
               c.heads = c.kv_heads = 2;
               c.head_dim = 12;
@@ -114,7 +114,7 @@ TEST(RunIdentityTest, NamesEachFieldOfTheModelThatDiffers) {
           end);
 }
 
-// Of a checkpoint of an older version.
+// A checkpoint of an older version.
 TEST(RunIdentityTest, WhatIsNotKnownIsNotCompared) {
   const RunIdentity before = {.eos = RunIdentity::kUnknown, .tokens = 315};
   EXPECT_THAT(*before.ChangesTo(Sample(), {}), IsEmpty());

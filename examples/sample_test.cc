@@ -10,7 +10,7 @@ namespace crosshatch::examples {
 namespace {
 
 TEST(DrawTest, TakesTokensAsOftenAsTheirLogitsSay) {
-  // Probabilities 1/8, 5/8 and 2/8; the likeliest is drawn by the least.
+  // Probabilities 1/8, 5/8 and 2/8; the smallest numbers draw the most likely.
   const std::vector<float> logits = {0, std::log(5.0f), std::log(2.0f)};
   const auto draw = [&](double uniform, const SampleOptions& options = {}) {
     return Draw(logits, options, uniform);
@@ -21,7 +21,7 @@ TEST(DrawTest, TakesTokensAsOftenAsTheirLogitsSay) {
   EXPECT_EQ(draw(0.87), 2);
   EXPECT_EQ(draw(0.88), 0);
   EXPECT_EQ(draw(1 - 0x1p-24), 0);
-  // Of the likeliest two: 5/7 and 2/7.
+  // Of the two most likely: 5/7 and 2/7.
   EXPECT_EQ(draw(0.71, {.top_k = 2}), 1);
   EXPECT_EQ(draw(0.72, {.top_k = 2}), 2);
   EXPECT_EQ(draw(1 - 0x1p-24, {.top_k = 2}), 2);

@@ -25,12 +25,12 @@ TEST(SpanLogTest, TakesSpansAndNestsThem) {
   const double before = log.MicrosecondsNow();
   Write(log, EventKind::kSpanBegin, "compute", "forward", "a");
   Write(log, EventKind::kCollective, "compute", "all_gather", "a");
-  // Of another row, and of the same with another name.
+  // In another row, and in the same row with another name.
   Write(log, EventKind::kSpanBegin, "side", "forward", "a");
   Write(log, EventKind::kSpanBegin, "compute", "op", "matmul");
   Write(log, EventKind::kSpanEnd, "compute", "op", "matmul");
   Write(log, EventKind::kSpanEnd, "compute", "forward", "a");
-  // What never began ends nothing.
+  // An end without a beginning is ignored.
   Write(log, EventKind::kSpanEnd, "compute", "backward", "a");
   ASSERT_THAT(log.spans(), SizeIs(3));
   const Span& outer = log.spans()[0];
@@ -46,7 +46,7 @@ TEST(SpanLogTest, TakesSpansAndNestsThem) {
   EXPECT_LT(open.end_us, 0);
 }
 
-// As the streams of one rank do.
+// Like the streams of one rank.
 TEST(SpanLogTest, TakesThemFromSeveralThreads) {
   constexpr int kThreads = 4;
   constexpr int kSpans = 200;

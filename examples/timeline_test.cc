@@ -24,7 +24,7 @@ struct Span {
   double begin;
   double end;
 };
-// By rank and name of the row.
+// By rank and row name.
 using Rows = std::map<int, std::map<std::string, std::vector<Span>>>;
 
 Rows Parse(const json& trace) {
@@ -53,7 +53,7 @@ bool Overlap(const Span& a, const Span& b) {
   return a.begin < b.end && b.begin < a.end;
 }
 
-// One training, which is large enough to overlap, is what all cases look at.
+// All cases use one training run, which is large enough to overlap.
 class TimelineTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -62,7 +62,8 @@ class TimelineTest : public ::testing::Test {
     rows_ = Parse(json::parse(*trace));
   }
   static void TearDownTestSuite() { rows_.clear(); }
-  // What modules and groups do there; ops and collectives nest in it.
+  // Returns the outermost spans of a row, those of modules and groups; ops and
+  // collectives nest in them.
   static std::vector<Span> Row(int rank, const std::string& name) {
     std::vector<Span> outer;
     for (const Span& span : rows_[rank][name]) {
@@ -125,8 +126,8 @@ TEST_F(TimelineTest, HasTheOpsOfModulesAndTheCollectivesOfGroups) {
   EXPECT_TRUE(has("fsdp_all_gather", "collective", "all_gather fsdp"));
 }
 
-// While a block computes, the next one is gathered, and in backward the one
-// after it is reduced.
+// While a block computes, the next one is gathered. In backward, the gradients
+// of the later one are reduced.
 TEST_F(TimelineTest, ShowsOverlap) {
   const auto shows = [&](const std::string& row, const std::string& compute) {
     for (int rank = 0; rank < 2; ++rank) {

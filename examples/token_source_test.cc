@@ -95,14 +95,14 @@ TEST(TokenSourceTest, DocumentsEndWithAToken) {
               ElementsAre('b', '.', kIgnoredTarget, '.', kIgnoredTarget,
                           kIgnoredTarget, 'e', 'a'));
   EXPECT_EQ(source->CountTargets(0, 8), 5);
-  // Round and round, from the middle on.
+  // Cyclically, from the middle on.
   EXPECT_EQ(source->CountTargets(6, 20), 14);
-  // A row that ends with a document has none of no tokens behind it.
+  // A row that ends with a document has no empty document after it.
   EXPECT_THAT(source->Rows(0, 3, 0, 1).documents, ElementsAre(ElementsAre(3)));
   EXPECT_THAT(source->Rows(0, 3, 1, 1).documents, ElementsAre());
 }
 
-/// The bytes of `values`, 32 bits each.
+/// Returns the bytes of `values`, 32 bits each.
 std::string Words(const std::vector<uint32_t>& values) {
   std::string bytes;
   for (const uint32_t value : values) {
@@ -113,7 +113,7 @@ std::string Words(const std::vector<uint32_t>& values) {
   return bytes;
 }
 
-/// A header of 256 words that begins with these.
+/// Returns a header of 256 words that begins with `first`.
 std::string Header(std::vector<uint32_t> first) {
   first.resize(256);
   return Words(first);
@@ -126,7 +126,7 @@ TEST(TokenSourceTest, TokensMayHave32Bits) {
   EXPECT_THAT(source->Rows(0, 3, 0, 1).inputs,
               ElementsAre(70000, 3, 0x7fffffff));
   EXPECT_EQ(source->max_token(), 0x7fffffff);
-  // Without being told it is what it always was.
+  // Without `bits`, files have 16-bit tokens.
   EXPECT_EQ(TokenSource::FromTokenFile(plain)->size(), 6);
 }
 

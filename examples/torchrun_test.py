@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Starts one binary by torchrun, mpirun, plain variables and alone: the metrics
-are the same. What torchrun's processes print when they were started wrongly.
+are equal. Also checks the messages after wrong starts by torchrun.
 
 usage: torchrun_test.py PROGRAM
 $CROSSHATCH_PYTHON: a Python that has PyTorch, if this one lacks it. Without any
-the test says so, and checks nothing.
+the test prints that and checks nothing.
 """
 
 import json
@@ -54,7 +54,8 @@ class TorchrunTest(unittest.TestCase):
         return process
 
     def torchrun(self, name, *more, ranks=4):
-        # What the program `torchrun` is: it listens on the port, rank 0 on the next.
+        # Behaves like `torchrun`: it listens on the port, and rank 0 on the
+        # next one.
         return self.popen([PYTHON, "-m", "torch.distributed.run", "--no-python",
                            f"--nproc-per-node={ranks}", "--master-addr=127.0.0.1",
                            f"--master-port={hold_port(self, count=2)}"], name, *more)
@@ -66,7 +67,7 @@ class TorchrunTest(unittest.TestCase):
         with open(os.path.join(self.dir, name), encoding="utf-8") as file:
             lines = [json.loads(line) for line in file]
         for line in lines:
-            # Times, and what memory and copies an engine needs.
+            # Times, memory and copied bytes depend on the engine.
             for key in "tokens_per_s", "step_ms", "peak_bytes", "copied_bytes":
                 del line[key]
         return lines
@@ -92,7 +93,7 @@ class TorchrunTest(unittest.TestCase):
                 process = self.torchrun("bad", *more, ranks=ranks)
                 _, error = process.communicate(timeout=LONG)
                 self.assertNotEqual(process.returncode, 0)
-                # torchrun has lines of its own.
+                # torchrun prints lines of its own.
                 said = [line for line in error.splitlines() if re.search("train_lm: ", line)]
                 self.assertEqual(len(said), 1, error)
                 self.assertIn(expected, said[0])

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What single flags of train_lm do to a training, and what they leave alone.
+"""The effects of single flags of train_lm on a training.
 
 usage: train_lm_flags_test.py PROGRAM
 """
@@ -14,7 +14,7 @@ from train_lm_testcase import SMALL, TIMES, VALUES, TrainLmTestCase
 
 class TrainLmFlagsTest(TrainLmTestCase):
     def test_micro_batches_add_up_to_the_batch(self):
-        # 5 rows as 2, 2 and 1, on ranks that have none of some.
+        # 5 rows as 2, 2 and 1; some ranks have no rows in some micro-batches.
         for mesh in ["fsdp:1", "fsdp:2,tp:2", "replicate:2,fsdp:2"]:
             whole = self.metrics("--mesh=" + mesh)
             for count in ["2", "3", "5"]:
@@ -44,7 +44,7 @@ class TrainLmFlagsTest(TrainLmTestCase):
             self.assertEqual(offloaded, plain)
 
     def test_packed_documents_are_documents_alone(self):
-        # Documents of four tokens: four of them to a row, or each a row.
+        # Documents of four tokens: four per row, or one per row.
         words = ["abc.", "bad.", "cab.", "deb.", "ebb."]
         with open(self.text, "w") as file:
             file.write("".join(words[i * i % 5] for i in range(203)))
@@ -61,7 +61,8 @@ class TrainLmFlagsTest(TrainLmTestCase):
                 self.assertAlmostEqual(a["grad_norm"], b["grad_norm"], 4, flags)
         without = self.metrics(*packed)
         self.assertGreater(abs(without[0]["loss"] - expected[0]["loss"]), 1e-4)
-        # Evaluated alike, on as many tokens: whole rows, and a target more.
+        # Evaluated on the same number of tokens: whole rows, and one more
+        # target.
         evaluated = self.path("evaluated")
         with open(evaluated, "w") as file:
             file.write("".join(words[i * i % 5] for i in range(20)) + "a")
@@ -88,7 +89,7 @@ class TrainLmFlagsTest(TrainLmTestCase):
             self.assertAlmostEqual(rate, expected, 15)
 
     def test_decay_of_matrices_leaves_norms_and_the_embedding(self):
-        # All that a step of no gradient's size does is to decay.
+        # With negligible gradients a step only applies decay.
         out = self.path("model")
         run = self.run_program(
             "--text=" + self.text, *SMALL, "--lr=1e-30", "--eps=1e10",
@@ -125,13 +126,13 @@ class TrainLmFlagsTest(TrainLmTestCase):
             self.assertEqual(["eval_loss" in line for line in lines],
                              [False, True, True])
             results.append([lines[1]["eval_loss"], lines[2]["eval_loss"]])
-            # It changes nothing else.
+            # It has no other effect.
             plain = self.metrics("--mesh=" + mesh)
             self.assertEqual([line["loss"] for line in plain],
                              [line["loss"] for line in lines])
         for a, b in zip(*results):
             self.assertAlmostEqual(a, b, 5)
-        # Of the text that is trained on, before it has learnt: the same loss.
+        # The loss on the training text before training is the same.
         one = self.path("one")
         with open(self.text) as text, open(one, "w") as file:
             file.write(text.read()[:5 * 17 + 1])
@@ -150,7 +151,7 @@ class TrainLmFlagsTest(TrainLmTestCase):
                          self.metrics(*mesh, without=TIMES))
 
     def test_a_plan_of_the_users_trains_as_one_rank_does(self):
-        # Activations are whole between the modules, and so are the logits.
+        # Activations and logits are whole between modules.
         plan = self.path("my.plan")
         with open(plan, "w") as file:
             file.write(
@@ -230,7 +231,7 @@ class TrainLmFlagsTest(TrainLmTestCase):
         for name, values in whole.items():
             rounded = b""
             for (bits,) in struct.iter_unpack("<I", values):
-                # To the nearest, of two as near the even one.
+                # To nearest, ties to even.
                 bits += 0x7fff + (bits >> 16 & 1)
                 rounded += (bits >> 16).to_bytes(2, "little")
             self.assertEqual(half[name], rounded, name)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs train_lm as processes: what is equal to rank threads, and what is said
-when processes are lost, stopped or wrong.
+"""Runs train_lm as processes: the results equal those of rank threads. Checks the
+messages when processes are lost, stopped or started wrongly.
 
 usage: train_lm_processes_test.py PROGRAM
 """
@@ -62,7 +62,7 @@ class ProcessesTest(unittest.TestCase):
                            *options])
 
     def plain(self, *flags, ranks=4, of_last=()):
-        """\param of_last: more flags of the last rank."""
+        """\param of_last: additional flags of the last rank."""
         port = hold_port(self)
         processes = []
         for rank in range(ranks):
@@ -129,7 +129,7 @@ class ProcessesTest(unittest.TestCase):
                                  self.metrics(path("whole")))
 
     def test_torchrun_leaves_its_port_to_itself(self):
-        # torchrun's agent, as far as a rank can tell.
+        # Looks like torchrun's agent to a rank.
         port = hold_port(self, count=2)
         with bind(port) as agent:
             agent.listen()
@@ -171,7 +171,7 @@ class ProcessesTest(unittest.TestCase):
                 self.assertIn(name + " (hash ", own[0])
 
     def lose(self, victim, fault):
-        """What all print when a rank is lost, and that they are gone in time."""
+        """Checks the output of all when a rank is lost, and that they exit in time."""
         ranks = self.plain("--steps=1000000", f"--timeout={TIMEOUT}s")
         self.await_steps(ranks[0])
         began = time.monotonic()
@@ -196,7 +196,8 @@ class ProcessesTest(unittest.TestCase):
             with self.subTest(fault=fault):
                 said = self.lose(0, fault)
                 self.assertEqual(len(said), 1, said)
-                # One that is killed all miss at once, and the lowest reports it.
+                # All detect a killed process at once, and the lowest rank
+                # reports it.
                 rank = "1" if fault == signal.SIGKILL else "[123]"
                 self.assertRegex(said[0],
                                  rf"^\[rank {rank}\] train_lm: rank 0: process")
@@ -230,7 +231,7 @@ class ProcessesTest(unittest.TestCase):
                 ("--lr=0.1", "--lr=0.1, and rank 0 with --lr=0.002"),
                 ("--mesh=tp:2", "--mesh=tp:2, and rank 0 with --mesh=fsdp:2"),
                 ("--save=" + of_last, "a --save, and rank 0 with no --save"),
-                # Of which only those of rank 0 matter.
+                # Only those of rank 0 count.
                 ("--metrics=" + of_last, None)]:
             with self.subTest(flag=flag):
                 ranks = self.plain("--steps=1", "--mesh=fsdp:2", ranks=2,
@@ -254,5 +255,5 @@ class ProcessesTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    # They train, and those that are lost are to be missed in time.
+    # They train, so a lost process must be detected in time.
     beside.main(at_once=2)

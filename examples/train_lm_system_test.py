@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What train_lm does where the system says no: mount points, layers of an
-overlay, other users' directories, full disks, and no room for threads. Weights
-that are complete stay, and each end is one line that names what and where.
+"""train_lm when the system refuses: mount points, overlay layers, other users'
+directories, full disks, no memory for threads. Complete weights stay, and each
+failure is one line that names the object and the place.
 
 usage: train_lm_system_test.py PROGRAM
 """
@@ -28,7 +28,7 @@ NOBODY = 65534
 
 
 def without_privileges():
-    """Takes from a child what lets root do what its files' modes forbid."""
+    """Drops the capabilities by which a root child bypasses file modes."""
     libc = ctypes.CDLL(None, use_errno=True)
     drop_from_bounding_set = 24  # PR_CAPBSET_DROP
     for capability in range(64):
@@ -36,7 +36,7 @@ def without_privileges():
 
 
 def may_give_away(path):
-    """Whether this process may make files another user's."""
+    """Returns whether this process may change the owner of files."""
     try:
         os.chown(path, NOBODY, NOBODY)
     except OSError:
@@ -47,12 +47,12 @@ def may_give_away(path):
 
 class TrainLmSystemTest(mount_namespace.MountingTestCase, TrainLmTestCase):
     def setUp(self):
-        # What is mounted goes before the directory that it is in.
+        # Unmounts before the directory is removed.
         TrainLmTestCase.setUp(self)
         mount_namespace.MountingTestCase.setUp(self)
 
     def train(self, *flags, status=0, **options):
-        """What it says to stderr: a line if it fails."""
+        """Returns stderr: one line if it fails."""
         run = subprocess.run(
             [PROGRAM, "--text=" + self.text, *SMALL, *flags],
             capture_output=True, text=True, timeout=120, **options)
@@ -62,7 +62,7 @@ class TrainLmSystemTest(mount_namespace.MountingTestCase, TrainLmTestCase):
         return run.stderr
 
     def saved(self, place):
-        """A model there, and what its files hold."""
+        """Saves a model there; returns the content of its files."""
         self.train("--save=" + place)
         return self.contents(place)
 
@@ -90,7 +90,7 @@ class TrainLmSystemTest(mount_namespace.MountingTestCase, TrainLmTestCase):
         self.assertIn("lies in a lower layer of an overlay", said)
         self.assertEqual(os.listdir(overlay), ["model"])
         self.assertEqual(self.contents(place), old)
-        # What is not of the layer below is as anywhere.
+        # Files that are not in the lower layer behave as usual.
         for flags in [], ["--overwrite", "--seed=3"]:
             self.train("--save=" + os.path.join(overlay, "new"), *flags)
         self.assertEqual(sorted(os.listdir(overlay)), ["model", "new"])
@@ -127,7 +127,7 @@ class TrainLmSystemTest(mount_namespace.MountingTestCase, TrainLmTestCase):
         place = os.path.join(disk, "model")
         old = self.saved(place)
         size = os.path.getsize(os.path.join(place, "model.safetensors"))
-        # Room for a half of it.
+        # Space for half of it.
         used = os.statvfs(disk)
         free = used.f_bavail * used.f_bsize
         with open(os.path.join(disk, "other"), "wb") as file:
@@ -160,14 +160,14 @@ class TrainLmSystemTest(mount_namespace.MountingTestCase, TrainLmTestCase):
         self.assertIn("Operation not permitted", said)
         self.assertEqual(self.contents(place), old)
         self.assertEqual(os.listdir(parent), ["model"])
-        # One's own is no other's, there either.
+        # In such a directory, too, one's own file is not another user's.
         mine = os.path.join(parent, "mine")
         for flags in [], ["--overwrite"]:
             self.train("--save=" + mine, *flags, preexec_fn=without_privileges)
         self.assertEqual(sorted(os.listdir(parent)), ["mine", "model"])
 
     def test_no_room_for_a_thread_is_an_error_of_one_line(self):
-        """Each thread wants a stack of 1 GiB, and the process may have some."""
+        """Limits the process so that only some threads get their stacks of 1 GiB."""
         saved = self.path("saved")
         outcomes = set()
         for room in [*range(1, 20), *range(20, 60, 5)]:
@@ -175,7 +175,7 @@ class TrainLmSystemTest(mount_namespace.MountingTestCase, TrainLmTestCase):
                 resource.setrlimit(resource.RLIMIT_STACK, (GIB, GIB))
                 resource.setrlimit(resource.RLIMIT_AS,
                                    (room * GIB + GIB // 2,) * 2)
-            # Also what a save beside training starts.
+            # Including threads of an asynchronous save.
             run = subprocess.run(
                 [PROGRAM, "--text=" + self.text, *SMALL, "--mesh=fsdp:3",
                  "--save=" + saved, "--overwrite", "--steps=1",
@@ -187,7 +187,7 @@ class TrainLmSystemTest(mount_namespace.MountingTestCase, TrainLmTestCase):
                 if run.returncode == 0:
                     self.assertEqual(run.stderr, "")
                     continue
-                # What was not saved is told of at once, and in the end.
+                # A failed save is reported at once and at the end.
                 lines = set(re.sub(r"^train_lm: (rank \d: )?", "", line)
                             for line in run.stderr.splitlines())
                 self.assertEqual(len(lines), 1, run.stderr)

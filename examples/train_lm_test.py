@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs train_lm as a user would: what repeats, what is equal, what is refused.
+"""Runs train_lm as a user would: what is repeatable, equal and refused.
 
 usage: train_lm_test.py PROGRAM MODEL_FILE
 where MODEL_FILE is a file of a Hugging Face model directory.
@@ -39,7 +39,7 @@ class TrainLmTest(TrainLmTestCase):
                              self.metrics(*flags, without=TIMES))
 
     def test_initial_weights_are_equal_on_every_mesh(self):
-        # With a learning rate of 0 the weights saved are the initial ones.
+        # With a learning rate of 0, the saved weights are the initial ones.
         weights = set()
         for mesh in ["fsdp:1", "fsdp:3", "tp:3", "fsdp:2,tp:2"]:
             out = self.path("model")
@@ -73,8 +73,8 @@ class TrainLmTest(TrainLmTestCase):
         self.assertLess(losses[-1], losses[0])
 
     def test_axes_go_by_their_names(self):
-        # The same roles on other ranks: the same memory, traffic and, but for
-        # the order of sums, losses.
+        # The same roles on other ranks: equal memory and traffic and, except
+        # for the order of sums, equal losses.
         for meshes in [
             ["replicate:2,fsdp:3", "fsdp:3,replicate:2"],
             ["fsdp:3,tp:2", "tp:2,fsdp:3"],
@@ -89,7 +89,7 @@ class TrainLmTest(TrainLmTestCase):
                     for axis in ["fsdp", "replicate", "tp"]:
                         self.assertEqual(line["moved"].get(axis),
                                          first["moved"].get(axis), mesh)
-                    # 8 ranks' sums of float32 in another order.
+                    # Sums of float32 over 8 ranks in another order.
                     self.assertAlmostEqual(line["loss"], first["loss"], 5, mesh)
 
     def test_fewer_heads_than_ranks_train(self):
@@ -97,7 +97,7 @@ class TrainLmTest(TrainLmTestCase):
         more = self.metrics("--mesh=tp:3", "--heads=2", without=TIMES)
         for a, b in zip(one, more):
             self.assertAlmostEqual(a["loss"], b["loss"], 5)
-        # It is no secret that some ranks have no head.
+        # Reports that some ranks have no heads.
         for mesh, heads, note in [
             ("tp:4", ["--heads=2", "--kv_heads=1"], "2 of 4 tp ranks"),
             ("tp:3", ["--heads=2", "--kv_heads=2"], "1 of 3 tp ranks"),
@@ -122,7 +122,7 @@ class TrainLmTest(TrainLmTestCase):
             self.assertNotIn("--flagfile", run.stdout)
 
     def test_a_signal_in_the_last_step_stops_nothing(self):
-        # It has no room for the step's metrics.
+        # There is no space for the step's metrics.
         fifo, pipe = self.full_pipe()
         run = subprocess.Popen(
             [PROGRAM, "--text=" + self.text, *SMALL, "--mesh=fsdp:2",
@@ -170,7 +170,7 @@ class TrainLmTest(TrainLmTestCase):
         open(empty, "w").close()
         os.mkfifo(fifo)
         os.symlink(self.path("nowhere"), self.path("link"))
-        # A link to a file that is still to be made, in an empty directory.
+        # A link to a file that does not exist yet, in an empty directory.
         os.mkdir(self.path("place"))
         os.symlink(self.path("place/metrics"), self.path("later"))
         os.mkdir(self.path("taken"))
@@ -181,7 +181,7 @@ class TrainLmTest(TrainLmTestCase):
             fields = json.load(file)
 
         def model(**changes):
-            """A directory whose config.json has these fields changed."""
+            """Returns a directory whose config.json has these fields changed."""
             place = tempfile.mkdtemp(dir=config)
             with open(os.path.join(place, "config.json"), "w") as file:
                 json.dump({**fields, **changes}, file)
@@ -195,7 +195,7 @@ class TrainLmTest(TrainLmTestCase):
 
         huge = str(2 ** 63 - 1)
         for flags, expected in [
-            # What to train on.
+            # Training data.
             ([], "either --text=FILE,... or --tokens=FILE"),
             (["--text="], "either --text=FILE,... or --tokens=FILE"),
             ([text, "--tokens=" + self.text], "either --text=FILE,..."),
@@ -352,7 +352,7 @@ class TrainLmTest(TrainLmTestCase):
             ([text, model(vocab_size="257")], "a size is expected"),
             ([text, model(eos_token_id={})], "eos_token_id is {}"),
             ([text, model()], "holds neither model.safetensors nor"),
-            # Where to write.
+            # Output paths.
             ([text, "--save="], "--save= names nothing"),
             ([text, "--save=/proc/x"], "/proc/x"),
             ([text, "--save=" + self.text], "not a directory"),
@@ -406,8 +406,8 @@ class TrainLmTest(TrainLmTestCase):
     def test_metrics_that_cannot_be_written_end_no_training(self):
         out = self.path("model")
         for metrics in ["/dev/full", self.path("metrics")]:
-            # A shell's limit on the size of files is a disk that is full, but
-            # for the model.
+            # A resource limit on file sizes acts like a full disk, except for
+            # the model.
             run = self.run_program("--text=" + self.text, "--save=" + out,
                                    "--metrics=" + metrics, "--overwrite", *SMALL,
                                    limit=None if metrics == "/dev/full" else 800)
@@ -419,8 +419,8 @@ class TrainLmTest(TrainLmTestCase):
                 self.assertIn("saved to " + out, run.stdout)
                 self.assertTrue(os.path.exists(out + "/model.safetensors"))
             else:
-                # The limit holds for the model too: it is given up, and says
-                # so; whole lines remain.
+                # The limit applies to the model too: its save is abandoned with
+                # an error, and complete lines remain.
                 self.assertEqual(run.returncode, 1)
                 self.assertIn("File too large", run.stderr)
                 with open(metrics) as file:
@@ -465,7 +465,7 @@ class TrainLmTest(TrainLmTestCase):
         self.assertTrue(os.path.exists(out + "/model.safetensors"))
 
     def test_outputs_that_are_closed_are_written_to_no_file(self):
-        # Enough steps that more is printed than one buffer holds.
+        # Enough steps to print more than one buffer.
         metrics, out = self.path("metrics"), self.path("model")
         run = subprocess.run(
             [PROGRAM, "--text=" + self.text, "--metrics=" + metrics,
@@ -496,7 +496,7 @@ class TrainLmTest(TrainLmTestCase):
 
     def test_weights_whose_place_was_taken_lie_beside_it(self):
         out = self.path("model")
-        # Metrics that nobody reads hold the program before its last step.
+        # Unread metrics block the program before its last step.
         fifo = self.path("fifo")
         os.mkfifo(fifo)
         reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)

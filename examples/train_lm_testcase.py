@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests that run train_lm share: its first argument is the program."""
+"""Base of the tests that run train_lm; the first argument is the program."""
 
 import json
 import os
@@ -18,7 +18,7 @@ VALUES = ["loss", "grad_norm"]
 
 
 class TrainLmTestCase(unittest.TestCase):
-    """Runs the program, which sys.argv[1] names."""
+    """Runs the program sys.argv[1]."""
 
     def setUp(self):
         self.dir = tempfile.mkdtemp()
@@ -31,8 +31,8 @@ class TrainLmTestCase(unittest.TestCase):
         return os.path.join(self.dir, name)
 
     def full_pipe(self):
-        """(path, descriptor) of a pipe that holds who writes to it, until what
-        it has is read."""
+        """Returns (path, descriptor) of a full pipe, which blocks writers until it
+        is read."""
         path = self.path("full_pipe")
         os.mkfifo(path)
         pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK)
@@ -43,7 +43,7 @@ class TrainLmTestCase(unittest.TestCase):
         return path, pipe
 
     def run_program(self, *flags, limit=None):
-        """`limit`: the most bytes that a file may have."""
+        """\param limit: maximal size of a file in bytes."""
         def set_limit():
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
         return subprocess.run([PROGRAM, *flags], capture_output=True,

@@ -33,7 +33,7 @@ TEST(TicksTest, CoverWhatTheyAreFor) {
     EXPECT_LE(ticks.size(), 8u);
     EXPECT_TRUE(std::is_sorted(ticks.begin(), ticks.end()));
   }
-  // One value alone has a place too.
+  // A single value has a place too.
   EXPECT_GE(Ticks(3, 3, 4).size(), 2u);
   EXPECT_GE(Ticks(0, 0, 4).size(), 2u);
 }

@@ -32,7 +32,7 @@ std::string Read(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// A page with something in each of its parts, of these steps.
+/// Returns a page of these steps with content in each part.
 RunPage PageOf(const std::string& path, int64_t from, int64_t to) {
   RunPage page = *RunPage::Open(path, from);
   nn::Llama model({.dim = 8, .layers = 2, .heads = 2, .ffn = 8, .vocab = 5});
@@ -52,7 +52,7 @@ RunPage PageOf(const std::string& path, int64_t from, int64_t to) {
   return page;
 }
 
-/// Whether each tag that begins ends, in order.
+/// Checks that every tag is closed in order.
 void ExpectWellFormed(const std::string& html) {
   std::vector<std::string> open;
   for (size_t at = html.find('<'); at != std::string::npos;

@@ -29,7 +29,7 @@ TEST(StepSeriesTest, IsOfBoundedSizeAndCountsEachStepOnce) {
       count += point.count;
       sum += *point.loss * static_cast<double>(point.count);
       EXPECT_EQ(point.step, count);
-      // Means over the steps of the point, and the last rate.
+      // Means over the point's steps, and the last rate.
       EXPECT_NEAR(*point.loss,
                   100 - (2.0 * static_cast<double>(point.step) -
                          static_cast<double>(point.count) + 1) /
@@ -54,9 +54,9 @@ TEST(StepSeriesTest, GoesOnFromItsText) {
   const StepSeries again = StepSeries::FromJson(begun.ToJson(), 8);
   EXPECT_EQ(again.ToJson(), begun.ToJson());
   EXPECT_EQ(again.points()[7].eval_loss, 0.1);
-  // The run was taken up again after step 5.
+  // The run was resumed after step 5.
   EXPECT_EQ(StepSeries::FromJson(begun.ToJson(), 5).points().size(), 5u);
-  // A run without losses: a dry one.
+  // A dry run has no losses.
   StepSeries dry;
   dry.Add({.step = 1});
   EXPECT_FALSE(

@@ -48,7 +48,7 @@ TEST(StepTracerTest, HasTheOpsAndTheMemoryOfTheRank) {
     StepTracer tracer(context);
     Tensor product = MatMul(kept, kept);
     product = Add(product, kept);
-    // The last thing that happens is a release.
+    // The last event is a release.
     product = Tensor();
     ASSERT_TRUE(context.Synchronize().ok());
     step = tracer.Finish(7);
@@ -68,10 +68,10 @@ TEST(StepTracerTest, HasTheOpsAndTheMemoryOfTheRank) {
   for (const MemorySample& sample : step.memory) {
     most = std::max(most, sample.bytes[activations]);
   }
-  // The product and the sum, beside what was there.
+  // The product and the sum, in addition to the initial memory.
   EXPECT_EQ(most - step.memory.front().bytes[activations], 2 * 16 * 16 * 4);
   EXPECT_LE(step.memory.back().us, step.us);
-  // The release before the end shows when it happens, not with what comes next.
+  // The release before the end appears when it happens, not at the next event.
   ASSERT_GE(step.memory.size(), 3u);
   EXPECT_EQ(step.memory[step.memory.size() - 2].bytes[activations],
             step.memory.front().bytes[activations]);

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes what lies beside it, by Hugging Face's transformers:
+"""Creates the files in this directory with Hugging Face's transformers:
 
     pip install torch transformers && python3 examples/testdata/gpt2/make.py
 
 config.json and model.safetensors are a small GPT-2 with random weights, larger
-than a new model's so that its logits differ; logits.txt has those of the tokens
-(3 i + 1) % 17 in two rows of eight, one a line.
+than initial weights so that its logits differ. logits.txt has the logits of the
+tokens (3 i + 1) % 17 in two rows of eight, one per line.
 """
 
 import os
