@@ -9,8 +9,8 @@
 #include "crosshatch/base/event_sink.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/collective_check.h"
+#include "crosshatch/comm/control_plane.h"
 #include "crosshatch/comm/fingerprint.h"
-#include "crosshatch/comm/transport.h"
 #include "crosshatch/tensor/rank_context.h"
 #include "crosshatch/tensor/span.h"
 
@@ -55,11 +55,14 @@ LetterParts Open(const std::string& letter) {
 }  // namespace
 
 Communicator::Communicator(GroupKey key, int member, RankContext& context,
-                           std::unique_ptr<Transport> transport)
+                           std::unique_ptr<ControlGroup> control,
+                           DataPlanes& planes, absl::Duration timeout)
     : key_(std::move(key)),
       member_(member),
       context_(context),
-      transport_(std::move(transport)),
+      control_(std::move(control)),
+      planes_(planes),
+      timeout_(timeout),
       fingerprint_(std::make_unique<Fingerprint>()) {}
 
 Communicator::~Communicator() = default;
@@ -85,24 +88,52 @@ absl::Status Communicator::Issue(Collective collective, Stream& stream) {
           : absl::StrCat(Name(collective.kind), " ", key_.name);
   BeginSpan(stream, "collective", name);
   stream.Launch([this, collective = std::move(collective),
-                 sequence = next_sequence_++](KernelContext& kernel_context) {
-    Run(collective, sequence, kernel_context);
+                 sequence = next_sequence_++](KernelContext&) {
+    Run(collective, sequence);
   });
   EndSpan(stream, "collective", name);
   return absl::OkStatus();
 }
 
-void Communicator::Run(const Collective& collective, int64_t sequence,
-                       KernelContext& kernel_context) {
+void Communicator::Run(const Collective& collective, int64_t sequence) {
   if (context_.poisoned()) {
     // Peers may be on their way to this collective.
     Abort(context_.status());
     return;
   }
-  fingerprint_->Assign(collective, sequence);
-  const absl::Status status =
-      transport_->Run(collective, *fingerprint_, kernel_context);
+  const absl::Status status = AgreeAndIssue(collective, sequence);
   if (!status.ok()) context_.Poison(status);
+}
+
+absl::Status Communicator::AgreeAndIssue(const Collective& collective,
+                                         int64_t sequence) {
+  if (plane_ == nullptr && planes_.connects_alone()) {
+    CH_RETURN_IF_ERROR(Connect());
+  }
+  fingerprint_->Assign(collective, sequence);
+  CH_RETURN_IF_ERROR(control_->Agree(*fingerprint_, [&](PayloadRoom room) {
+    if (plane_ != nullptr) plane_->Offer(collective, room);
+  }));
+  absl::Status issued;
+  if (plane_ == nullptr) issued = Connect();
+  if (issued.ok()) {
+    issued = plane_->Issue(collective, sequence, *control_, *stream_);
+  }
+  if (!issued.ok()) return control_->Fail(issued);
+  control_->Done();
+  return absl::OkStatus();
+}
+
+absl::Status Communicator::Connect() {
+  CH_ASSIGN_OR_RETURN(plane_,
+                      planes_.Connect(key_, member_, context_, timeout_,
+                                      [this](const std::string& blob) {
+                                        return control_->GatherInOrder(blob);
+                                      }));
+  if (!planes_.connects_alone()) {
+    control_->Watch(plane_, planes_.moves_host_memory());
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<std::string>> Communicator::Exchange(
@@ -112,7 +143,7 @@ absl::StatusOr<std::vector<std::string>> Communicator::Exchange(
     Abort(context_.status());
     return context_.status();
   }
-  absl::StatusOr<std::vector<std::string>> blobs = transport_->Gather(
+  absl::StatusOr<std::vector<std::string>> blobs = control_->Gather(
       Letter(label, blob), absl::StrCat("exchange '", label, "'"));
   if (!blobs.ok()) {
     context_.Poison(blobs.status());
@@ -129,7 +160,7 @@ absl::StatusOr<std::vector<std::string>> Communicator::Exchange(
         absl::StrCat("ranks of ", Describe(), " disagree: rank ",
                      world_ranks()[0], " came to exchange '", first, "', rank ",
                      world_ranks()[r], " to exchange '", parts.label, "'"));
-    transport_->Fail(failure);
+    (void)control_->Fail(failure);
     context_.Poison(failure);
     return failure;
   }
@@ -138,7 +169,7 @@ absl::StatusOr<std::vector<std::string>> Communicator::Exchange(
 
 void Communicator::Abort(const absl::Status& error) {
   CH_CHECK(!error.ok()) << Describe() << " aborted without an error";
-  transport_->Fail(absl::Status(
+  (void)control_->Fail(absl::Status(
       error.code(),
       absl::StrCat(Describe(), " was aborted by rank ", world_ranks()[member_],
                    ": ", error.message())));
@@ -156,7 +187,7 @@ void Communicator::BindTo(Stream& stream) {
       << Describe() << " is used on stream " << stream_->name()
       << " and then on stream " << stream.name();
   stream_ = &stream;
-  transport_->Bind(stream);
+  control_->Bind(stream);
 }
 
 void Communicator::Count(const Collective& collective) {

@@ -4,10 +4,9 @@
 
 /// \file
 /// The contract of collectives: Communicator, the same class on every engine.
-/// An engine moves the data (comm/transport.h) and nothing else; `local` runs
-/// ranks as threads, `mpi` as processes, `nccl` as processes on GPUs, `fake`
-/// one rank by itself. All pass one suite, conformance_testutil.h, each the
-/// parts that its capabilities name.
+/// An engine is a control plane and a data plane; `local` runs ranks as
+/// threads, `mpi` as processes, `nccl` as processes on GPUs, `fake` one rank by
+/// itself. All pass one suite, conformance_testutil.h.
 ///
 /// Rules for callers:
 /// - All members issue the same collectives in the same order on one
@@ -34,14 +33,17 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "crosshatch/comm/collective.h"
 #include "crosshatch/comm/group_key.h"
 #include "crosshatch/tensor/stream.h"
 
 namespace crosshatch {
 
+class ControlGroup;
+class DataPlane;
+class DataPlanes;
 class RankContext;
-class Transport;
 struct Fingerprint;
 
 /// What a rank moved on one communicator. The bytes are those that this rank
@@ -61,9 +63,11 @@ struct CommunicatorStats {
 class Communicator final {
  public:
   /// \param member this rank's index in `key`.
-  /// \param context of this rank; outlives what is issued.
+  /// \param context of this rank; outlives what is issued, as `planes` does.
+  /// \param timeout bounds what has been issued.
   Communicator(GroupKey key, int member, RankContext& context,
-               std::unique_ptr<Transport> transport);
+               std::unique_ptr<ControlGroup> control, DataPlanes& planes,
+               absl::Duration timeout);
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -119,21 +123,28 @@ class Communicator final {
   void BindTo(Stream& stream);
   void Count(const Collective& collective);
   /// The stream has come to `collective`.
-  void Run(const Collective& collective, int64_t sequence,
-           KernelContext& kernel_context);
+  void Run(const Collective& collective, int64_t sequence);
+  /// Agrees with the other members and issues this one's part.
+  absl::Status AgreeAndIssue(const Collective& collective, int64_t sequence);
+  absl::Status Connect();
 
   const GroupKey key_;
   const int member_;
   RankContext& context_;
-  const std::unique_ptr<Transport> transport_;
+  const std::unique_ptr<ControlGroup> control_;
+  DataPlanes& planes_;
+  const absl::Duration timeout_;
 
   // The rank's thread only.
   Stream* stream_ = nullptr;
   int64_t next_sequence_ = 0;
   CommunicatorStats stats_;
 
-  // Describes the collective that the stream has come to.
+  // What runs the stream's tasks only.
+  /// Describes the collective that the stream has come to.
   const std::unique_ptr<Fingerprint> fingerprint_;
+  /// Null before the first collective.
+  std::shared_ptr<DataPlane> plane_;
 };
 
 /// \name The common collectives on contiguous buffers.

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "crosshatch/base/event_sink.h"
+#include "crosshatch/comm/control_plane.h"
 #include "crosshatch/comm/fingerprint.h"
-#include "crosshatch/comm/transport.h"
 #include "crosshatch/tensor/rank_context.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -27,25 +27,32 @@ struct Recording {
   std::vector<Fingerprint> fingerprints;
   std::vector<std::string> gathered;
   std::vector<std::string> letters;
+  std::vector<std::string> connecting;
+  std::vector<std::string> offered;
+  int watched = 0;
+  int done = 0;
   absl::Status failed;
-  /// What the engine answers.
+  /// What the control plane returns, and what the data plane.
   absl::Status result;
+  absl::Status issued;
   /// Instead of the blobs of others, which are like this rank's.
   std::vector<std::string> blobs;
 };
 
-class RecordingTransport final : public Transport {
+class RecordingGroup final : public ControlGroup {
  public:
-  RecordingTransport(Recording& recording, int size)
+  RecordingGroup(Recording& recording, int size)
       : recording_(recording), size_(size) {}
 
   void Bind(Stream& stream) override { recording_.bound.push_back(&stream); }
-  absl::Status Run(const Collective& collective, const Fingerprint& fingerprint,
-                   KernelContext&) override {
-    recording_.run.push_back(collective);
+  absl::Status Agree(const Fingerprint& fingerprint,
+                     absl::FunctionRef<void(PayloadRoom)> offer) override {
     recording_.fingerprints.push_back(fingerprint);
+    offer([](int, int64_t) -> char* { return nullptr; });
     return recording_.result;
   }
+  absl::string_view Of(int) const override { return ""; }
+  void Done() override { ++recording_.done; }
   absl::StatusOr<std::vector<std::string>> Gather(
       std::string blob, const std::string& what) override {
     recording_.gathered.push_back(what);
@@ -55,13 +62,57 @@ class RecordingTransport final : public Transport {
     blobs.resize(static_cast<size_t>(size_), blob);
     return blobs;
   }
-  void Fail(const absl::Status& failure) override {
+  absl::StatusOr<std::vector<std::string>> GatherInOrder(
+      const std::string& blob) override {
+    recording_.connecting.push_back(blob);
+    return std::vector<std::string>(static_cast<size_t>(size_), blob);
+  }
+  void Watch(std::shared_ptr<DataPlane>, bool) override {
+    ++recording_.watched;
+  }
+  absl::Status Fail(const absl::Status& failure) override {
     recording_.failed = failure;
+    return failure;
   }
 
  private:
   Recording& recording_;
   const int size_;
+};
+
+class RecordingPlanes final : public DataPlanes {
+ public:
+  explicit RecordingPlanes(Recording& recording) : recording_(recording) {}
+
+  const std::string& name() const override { return name_; }
+  absl::StatusOr<std::unique_ptr<DataPlane>> Connect(
+      const GroupKey&, int, RankContext&, absl::Duration,
+      Exchange exchange) override {
+    const auto blobs = exchange("hello");
+    if (!blobs.ok()) return blobs.status();
+    return std::make_unique<Plane>(recording_);
+  }
+
+ private:
+  class Plane final : public DataPlane {
+   public:
+    explicit Plane(Recording& recording) : recording_(recording) {}
+    void Offer(const Collective& collective, PayloadRoom) override {
+      recording_.offered.push_back(collective.label);
+    }
+    absl::Status Issue(const Collective& collective, int64_t, const Payloads&,
+                       Stream&) override {
+      recording_.run.push_back(collective);
+      return recording_.issued;
+    }
+    void Abort() override {}
+
+   private:
+    Recording& recording_;
+  };
+
+  const std::string name_ = "recording";
+  Recording& recording_;
 };
 
 class RecordingSink final : public EventSink {
@@ -95,10 +146,13 @@ class CommunicatorTest : public testing::Test {
   RankContext context_{{.world_rank = 4, .world_size = 8, .sink = &sink_}};
   RankContextScope scope_{&context_};
   Recording recording_;
+  RecordingPlanes planes_{recording_};
   Communicator comm_{{"tp", {2, 4, 6}, "compute"},
                      1,
                      context_,
-                     std::make_unique<RecordingTransport>(recording_, 3)};
+                     std::make_unique<RecordingGroup>(recording_, 3),
+                     planes_,
+                     absl::Minutes(1)};
 };
 
 TEST_F(CommunicatorTest, DescribesItself) {
@@ -333,12 +387,34 @@ TEST_F(CommunicatorDeathTest, OneCommunicatorIsForTheThreadOfOneRank) {
                "that is not the rank's");
 }
 
+TEST_F(CommunicatorTest, ConnectsItsPlaneAtTheFirstCollective) {
+  EXPECT_THAT(recording_.connecting, IsEmpty());
+  for (const char* label : {"a", "b"}) {
+    ASSERT_TRUE(Barrier(comm_, stream(), label).ok());
+  }
+  EXPECT_THAT(recording_.connecting, ElementsAre("hello"));
+  EXPECT_EQ(recording_.watched, 1);
+  EXPECT_THAT(recording_.offered, ElementsAre("b"));
+  EXPECT_EQ(recording_.run.size(), 2u);
+  EXPECT_EQ(recording_.done, 2);
+}
+
+TEST_F(CommunicatorTest, AnErrorOfThePlaneFailsTheGroup) {
+  recording_.issued = absl::UnavailableError("cable cut");
+  ASSERT_TRUE(Barrier(comm_, stream(), "a").ok());
+  EXPECT_EQ(context_.status(), recording_.issued);
+  EXPECT_EQ(recording_.failed, recording_.issued);
+  EXPECT_EQ(recording_.done, 0);
+}
+
 TEST(Communicator, NeedsNoMemoryInADryRun) {
   RankContext context({.dry_run = true});
   RankContextScope scope(&context);
   Recording recording;
+  RecordingPlanes planes(recording);
   Communicator comm({"tp", {0, 1}, "compute"}, 0, context,
-                    std::make_unique<RecordingTransport>(recording, 2));
+                    std::make_unique<RecordingGroup>(recording, 2), planes,
+                    absl::Minutes(1));
   EXPECT_TRUE(AllGather(comm, nullptr, nullptr, 4, kFloat32,
                         context.compute_stream(), "w")
                   .ok());

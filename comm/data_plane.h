@@ -3,9 +3,10 @@
 #define CROSSHATCH_COMM_DATA_PLANE_H_
 
 /// \file
-/// DataPlane: what moves the data of collectives between processes, once all
-/// members agree. Everything else is the control plane's and the same for each
-/// data plane: ranks agree, wait, fail, and name who is missing (comm/mpi).
+/// DataPlane: what moves the data of collectives once all members agree.
+/// Everything else is the same for each data plane: Communicator checks and
+/// issues collectives, and the control plane (comm/control_plane.h) lets ranks
+/// agree, wait, fail, and name who is missing.
 /// docs/adding_an_engine.md goes through an example.
 
 #include <cstdint>
@@ -16,6 +17,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "crosshatch/comm/collective.h"
 #include "crosshatch/comm/group_key.h"
@@ -24,10 +26,29 @@
 
 namespace crosshatch {
 
+/// What the members of a group sent one another as they agreed on a collective.
+class Payloads {
+ public:
+  virtual ~Payloads() = default;
+  /// Returns what `member` sent to this one; empty if nothing. Aligned to 16
+  /// bytes.
+  virtual absl::string_view Of(int member) const = 0;
+};
+
+/// Returns room for `bytes` that go to `member`, aligned to 16 bytes. Called
+/// once for a member, and not for this one.
+using PayloadRoom = absl::FunctionRef<char*(int member, int64_t bytes)>;
+
 /// One member's end of one group.
 class DataPlane {
  public:
   virtual ~DataPlane() = default;
+
+  /// Prepares `collective`, which is issued next if all members agree, and
+  /// writes what is to go along with the agreement: some kilobytes at most,
+  /// which cost no message of their own. Not called before a first collective
+  /// to which the members have yet to connect (DataPlanes::Connect).
+  virtual void Offer(const Collective& /*collective*/, PayloadRoom /*room*/) {}
 
   /// Issues this member's part of `collective`, on which all members agree.
   /// Called in one order on all members. For a device: on the rank's thread; it
@@ -35,20 +56,15 @@ class DataPlane {
   /// `queue`; it returns when the data are in place and no peer reads this
   /// member's memory any more, with success as with an error.
   /// \param sequence of the collective in its group, for messages.
-  /// \param same_shape whether ShapeOf is the same on all members and not 0.
+  /// \param payloads what the members offered.
   /// \error why the group fails; after Abort it is dropped.
   virtual absl::Status Issue(const Collective& collective, int64_t sequence,
-                             bool same_shape, Stream& queue) = 0;
+                             const Payloads& payloads, Stream& queue) = 0;
 
   /// Ends what has been issued without doing it, so that the queue goes on; an
   /// Issue under way returns soon. Nothing more is issued.
   /// \threadsafety any thread.
   virtual void Abort() = 0;
-
-  /// Returns a number for how this member's lists are cut. Where it is the same
-  /// and not 0 on all members, they may exchange the lists' pieces as they are.
-  /// Pure.
-  virtual uint64_t ShapeOf(const Collective& /*collective*/) const { return 0; }
 
   /// Looks at what has been issued to a device.
   /// \error why it cannot go on, with the oldest that has not: kUnavailable
@@ -83,6 +99,10 @@ class DataPlanes {
   /// Returns whether the planes move memory that the host addresses, and not
   /// that of devices.
   virtual bool moves_host_memory() const { return true; }
+
+  /// Returns whether Connect exchanges nothing. Then it is called before the
+  /// members agree on their first collective, and else after that.
+  virtual bool connects_alone() const { return false; }
 
   /// Returns this rank's end of a group, before its first collective. All
   /// members call it at the same place.

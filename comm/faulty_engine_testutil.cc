@@ -4,6 +4,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
 
@@ -13,60 +14,54 @@ namespace {
 using Kind = EngineFault::Kind;
 
 /// Takes one element from the first list that has any.
-bool Shorten(std::vector<SegmentList>& lists) {
-  for (SegmentList& list : lists) {
-    for (Segment& segment : list) {
-      if (segment.elems() == 0) continue;
-      if (segment.runs > 1) {
-        --segment.runs;
-      } else {
-        --segment.run_elems;
-      }
-      return true;
-    }
+bool Shorten(absl::InlinedVector<int64_t, 4>& counts) {
+  for (int64_t& count : counts) {
+    if (count == 0) continue;
+    --count;
+    return true;
   }
   return false;
 }
 
 /// A collective that differs in what `kind` says, or in its label where it has
 /// no such part.
-Collective Changed(Collective c, Kind kind) {
+Fingerprint Changed(Fingerprint f, Kind kind) {
   switch (kind) {
     case Kind::kOtherKind:
-      if (c.kind == CollectiveKind::kBarrier) {
-        c.kind = CollectiveKind::kAllReduce;
-        c.send = c.recv = {{}};
+      if (f.kind == CollectiveKind::kBarrier) {
+        f.kind = CollectiveKind::kAllReduce;
+        f.send = f.recv = {0};
       } else {
-        c.kind = CollectiveKind::kBarrier;
-        c.send.clear();
-        c.recv.clear();
+        f.kind = CollectiveKind::kBarrier;
+        f.send.clear();
+        f.recv.clear();
       }
-      return c;
+      return f;
     case Kind::kOtherDType:
-      c.dtype = c.dtype == kFloat32 ? kInt32 : kFloat32;
-      return c;
+      f.dtype = f.dtype == kFloat32 ? kInt32 : kFloat32;
+      return f;
     case Kind::kOtherCount: {
-      const bool shorter = Shorten(c.send);
-      if (Shorten(c.recv) || shorter) return c;
+      const bool shorter = Shorten(f.send);
+      if (Shorten(f.recv) || shorter) return f;
       break;
     }
     case Kind::kOtherOp:
-      if (!IsReduction(c.kind)) break;
-      c.reduce_op =
-          c.reduce_op == ReduceOp::kMax ? ReduceOp::kMin : ReduceOp::kMax;
-      return c;
+      if (!IsReduction(f.kind)) break;
+      f.reduce_op =
+          f.reduce_op == ReduceOp::kMax ? ReduceOp::kMin : ReduceOp::kMax;
+      return f;
     case Kind::kOtherScale:
-      if (!IsReduction(c.kind)) break;
-      c.scale *= 0.5;
-      return c;
+      if (!IsReduction(f.kind)) break;
+      f.scale *= 0.5;
+      return f;
     case Kind::kOtherRoot:
-      c.root += 1;
-      return c;
+      f.root += 1;
+      return f;
     default:
       break;
   }
-  c.label += "?";
-  return c;
+  f.label += "?";
+  return f;
 }
 
 absl::Status Planted(Kind kind) {
@@ -86,104 +81,183 @@ const char* Name(EngineFault::Kind kind) {
   return kNames[static_cast<int>(kind)];
 }
 
-class FaultyEngine::FaultyTransport final : public Transport {
+/// What the two planes of one group share.
+struct FaultyEngine::Group {
+  GroupTraffic traffic;
+  EngineFault fault;
+  ControlGroup* control = nullptr;
+  // Of the collective that is agreed on now.
+  Kind now = Kind::kNone;
+  const Fingerprint* fingerprint = nullptr;
+};
+
+class FaultyEngine::FaultyGroup final : public ControlGroup {
  public:
-  FaultyTransport(std::unique_ptr<Transport> transport, RankContext& context,
-                  EngineFault fault, std::shared_ptr<GroupTraffic> traffic)
-      : transport_(std::move(transport)),
-        context_(context),
-        fault_(std::move(fault)),
-        traffic_(std::move(traffic)) {}
+  FaultyGroup(std::unique_ptr<ControlGroup> inner, RankContext& context,
+              std::shared_ptr<Group> group)
+      : inner_(std::move(inner)), context_(context), group_(std::move(group)) {
+    group_->control = inner_.get();
+  }
 
-  void Bind(Stream& stream) override { transport_->Bind(stream); }
+  void Bind(Stream& stream) override { inner_->Bind(stream); }
+  absl::string_view Of(int member) const override { return inner_->Of(member); }
 
-  absl::Status Run(const Collective& collective, const Fingerprint& fingerprint,
-                   KernelContext& context) override {
-    const bool now = !EngineFault::IsOfExchange(fault_.kind) &&
-                     traffic_->collectives++ == fault_.index;
-    const Kind kind = now ? fault_.kind : Kind::kNone;
-    const auto run = [&](const Collective& c) {
-      fingerprint_.Assign(c, fingerprint.sequence);
-      return transport_->Run(c, fingerprint_, context);
-    };
+  absl::Status Agree(const Fingerprint& fingerprint,
+                     absl::FunctionRef<void(PayloadRoom)> offer) override {
+    const bool is_now = !EngineFault::IsOfExchange(group_->fault.kind) &&
+                        group_->traffic.collectives++ == group_->fault.index;
+    const Kind kind = is_now ? group_->fault.kind : Kind::kNone;
+    group_->now = kind;
+    group_->fingerprint = &fingerprint;
     switch (kind) {
       case Kind::kNone:
-        return transport_->Run(collective, fingerprint, context);
+      case Kind::kTwice:
+        return inner_->Agree(fingerprint, offer);
       case Kind::kSkip:
         return absl::OkStatus();
-      case Kind::kTwice:
-        CH_RETURN_IF_ERROR(run(collective));
-        return run(collective);
-      case Kind::kBarrierBefore:
-        CH_RETURN_IF_ERROR(run({.label = "planted"}));
-        return run(collective);
+      case Kind::kBarrierBefore: {
+        Fingerprint barrier;
+        barrier.sequence = fingerprint.sequence;
+        barrier.label = "planted";
+        CH_RETURN_IF_ERROR(inner_->Agree(barrier, [](PayloadRoom) {}));
+        inner_->Done();
+        return inner_->Agree(fingerprint, offer);
+      }
       case Kind::kError:
         return Planted(kind);
       case Kind::kFail:
         // The error of a group names it.
-        transport_->Fail(absl::UnavailableError(
-            absl::StrCat(traffic_->group, ": planted: ", Name(kind))));
-        return run(collective);
+        (void)inner_->Fail(absl::UnavailableError(
+            absl::StrCat(group_->traffic.group, ": planted: ", Name(kind))));
+        return inner_->Agree(fingerprint, offer);
       case Kind::kPoison:
         context_.Poison(Planted(kind));
-        return run(collective);
+        return inner_->Agree(fingerprint, offer);
       case Kind::kNeverComes:
         while (!context_.poisoned()) std::this_thread::yield();
         return context_.status();
       default:
-        return run(Changed(collective, kind));
+        changed_ = Changed(fingerprint, kind);
+        return inner_->Agree(changed_, offer);
     }
+  }
+  void Done() override {
+    if (group_->now != Kind::kSkip) inner_->Done();
   }
 
   absl::StatusOr<std::vector<std::string>> Gather(
       std::string blob, const std::string& what) override {
-    const bool now = EngineFault::IsOfExchange(fault_.kind) &&
-                     traffic_->exchanges == fault_.index;
-    ++traffic_->exchanges;
-    if (now && fault_.kind == Kind::kErrorOfExchange) {
-      return Planted(fault_.kind);
+    const EngineFault& fault = group_->fault;
+    GroupTraffic& traffic = group_->traffic;
+    const bool is_now = EngineFault::IsOfExchange(fault.kind) &&
+                        traffic.exchanges == fault.index;
+    ++traffic.exchanges;
+    if (is_now && fault.kind == Kind::kErrorOfExchange) {
+      return Planted(fault.kind);
     }
-    if (now && fault_.kind == Kind::kSkipExchange) {
-      return std::vector<std::string>(static_cast<size_t>(traffic_->size),
-                                      blob);
+    if (is_now && fault.kind == Kind::kSkipExchange) {
+      return std::vector<std::string>(static_cast<size_t>(traffic.size), blob);
     }
-    if (now) CH_RETURN_IF_ERROR(transport_->Gather(blob, what).status());
-    return transport_->Gather(std::move(blob), what);
+    if (is_now) CH_RETURN_IF_ERROR(inner_->Gather(blob, what).status());
+    return inner_->Gather(std::move(blob), what);
+  }
+  absl::StatusOr<std::vector<std::string>> GatherInOrder(
+      const std::string& blob) override {
+    return inner_->GatherInOrder(blob);
+  }
+  void Watch(std::shared_ptr<DataPlane> plane, bool blocks) override {
+    inner_->Watch(std::move(plane), blocks);
+  }
+  absl::Status Fail(const absl::Status& failure) override {
+    return inner_->Fail(failure);
   }
 
-  void Fail(const absl::Status& failure) override { transport_->Fail(failure); }
-
  private:
-  const std::unique_ptr<Transport> transport_;
+  const std::unique_ptr<ControlGroup> inner_;
   RankContext& context_;
-  const EngineFault fault_;
-  const std::shared_ptr<GroupTraffic> traffic_;
-  Fingerprint fingerprint_;
+  const std::shared_ptr<Group> group_;
+  Fingerprint changed_;
 };
 
-FaultyEngine::FaultyEngine(Engine& engine, RankContext& context,
-                           EngineFault fault)
-    : engine_(engine), context_(context), fault_(std::move(fault)) {}
+class FaultyEngine::FaultyPlane final : public DataPlane {
+ public:
+  FaultyPlane(std::unique_ptr<DataPlane> inner, std::shared_ptr<Group> group)
+      : inner_(std::move(inner)), group_(std::move(group)) {}
+
+  void Offer(const Collective& collective, PayloadRoom room) override {
+    inner_->Offer(collective, room);
+  }
+  absl::Status Issue(const Collective& collective, int64_t sequence,
+                     const Payloads& payloads, Stream& queue) override {
+    if (group_->now == Kind::kSkip) return absl::OkStatus();
+    CH_RETURN_IF_ERROR(inner_->Issue(collective, sequence, payloads, queue));
+    if (group_->now != Kind::kTwice) return absl::OkStatus();
+    ControlGroup& control = *group_->control;
+    control.Done();
+    CH_RETURN_IF_ERROR(control.Agree(
+        *group_->fingerprint,
+        [&](PayloadRoom room) { inner_->Offer(collective, room); }));
+    return inner_->Issue(collective, sequence, control, queue);
+  }
+  void Abort() override { inner_->Abort(); }
+  absl::Status Poll() override { return inner_->Poll(); }
+  std::string Recent() override { return inner_->Recent(); }
+  void LeaveMemory() override { inner_->LeaveMemory(); }
+
+ private:
+  const std::unique_ptr<DataPlane> inner_;
+  const std::shared_ptr<Group> group_;
+};
+
+FaultyEngine::FaultyEngine(ControlPlane& control, DataPlanes& planes,
+                           RankContext& context, EngineFault fault)
+    : control_(control),
+      planes_(planes),
+      context_(context),
+      fault_(std::move(fault)) {}
 
 FaultyEngine::~FaultyEngine() = default;
 
-absl::StatusOr<std::unique_ptr<Transport>> FaultyEngine::Connect(
+namespace {
+
+std::string NameOf(const GroupKey& key) {
+  return absl::StrCat(Describe(key), " on ", key.stream_name);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ControlGroup>> FaultyEngine::Join(
     const GroupKey& key, int member) {
-  CH_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport,
-                      engine_.Connect(key, member));
-  auto traffic = std::make_shared<GroupTraffic>(GroupTraffic{
-      .group = absl::StrCat(Describe(key), " on ", key.stream_name),
-      .size = key.size()});
-  traffic_.push_back(traffic);
-  const bool here = fault_.group == traffic->group;
-  return std::make_unique<FaultyTransport>(std::move(transport), context_,
-                                           here ? fault_ : EngineFault{},
-                                           std::move(traffic));
+  CH_ASSIGN_OR_RETURN(std::unique_ptr<ControlGroup> inner,
+                      control_.Join(key, member));
+  auto group = std::make_shared<Group>(
+      Group{.traffic = {.group = NameOf(key), .size = key.size()}});
+  if (fault_.group == group->traffic.group) group->fault = fault_;
+  {
+    std::lock_guard lock(mutex_);
+    groups_.push_back(group);
+  }
+  return std::make_unique<FaultyGroup>(std::move(inner), context_,
+                                       std::move(group));
+}
+
+absl::StatusOr<std::unique_ptr<DataPlane>> FaultyEngine::Connect(
+    const GroupKey& key, int member, RankContext& context,
+    absl::Duration timeout, Exchange exchange) {
+  CH_ASSIGN_OR_RETURN(std::unique_ptr<DataPlane> inner,
+                      planes_.Connect(key, member, context, timeout, exchange));
+  std::lock_guard lock(mutex_);
+  for (const std::shared_ptr<Group>& group : groups_) {
+    if (group->traffic.group != NameOf(key)) continue;
+    return std::make_unique<FaultyPlane>(std::move(inner), group);
+  }
+  return absl::InternalError("a plane of a group that nobody joined");
 }
 
 std::vector<GroupTraffic> FaultyEngine::traffic() const {
   std::vector<GroupTraffic> result;
-  for (const auto& traffic : traffic_) result.push_back(*traffic);
+  std::lock_guard lock(mutex_);
+  for (const auto& group : groups_) result.push_back(group->traffic);
   return result;
 }
 

@@ -3,15 +3,18 @@
 #define CROSSHATCH_COMM_FAULTY_ENGINE_TESTUTIL_H_
 
 /// \file
-/// FaultyEngine: stands around the engine of one rank, counts what goes through
-/// it and, if told so, does one thing wrong.
+/// FaultyEngine: wraps the control plane and the data planes of one rank,
+/// counts what goes through them and, if told so, does one thing wrong.
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
-#include "crosshatch/comm/engine.h"
+#include "crosshatch/comm/control_plane.h"
+#include "crosshatch/comm/data_plane.h"
+#include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch {
 
@@ -62,35 +65,53 @@ struct GroupTraffic {
   int64_t exchanges = 0;
 };
 
-/// Every mistake that is an error says "planted".
-class FaultyEngine final : public Engine {
+/// Every mistake that is an error says "planted". A World can be made of it in
+/// the place of both planes.
+class FaultyEngine final : public ControlPlane, public DataPlanes {
  public:
-  /// \param engine, context of the rank; outlive this.
-  FaultyEngine(Engine& engine, RankContext& context, EngineFault fault);
+  /// \param control, planes, context of the rank; outlive this.
+  FaultyEngine(ControlPlane& control, DataPlanes& planes, RankContext& context,
+               EngineFault fault);
   ~FaultyEngine() override;
 
-  const std::string& name() const override { return engine_.name(); }
-  absl::Status Divide(
-      const std::vector<int>& world_ranks,
-      const std::vector<std::vector<int>>& groups,
-      absl::FunctionRef<absl::StatusOr<std::vector<std::string>>(std::string)>
-          exchange) override {
-    return engine_.Divide(world_ranks, groups, exchange);
-  }
-  absl::StatusOr<std::unique_ptr<Transport>> Connect(const GroupKey& key,
+  absl::StatusOr<std::unique_ptr<ControlGroup>> Join(const GroupKey& key,
                                                      int member) override;
-  void FailJob(const absl::Status& error) override { engine_.FailJob(error); }
+  absl::Duration timeout() const override { return control_.timeout(); }
+  void FailRank(const absl::Status& error) override {
+    control_.FailRank(error);
+  }
+
+  const std::string& name() const override { return planes_.name(); }
+  bool moves_host_memory() const override {
+    return planes_.moves_host_memory();
+  }
+  bool connects_alone() const override { return planes_.connects_alone(); }
+  absl::StatusOr<std::unique_ptr<DataPlane>> Connect(
+      const GroupKey& key, int member, RankContext& context,
+      absl::Duration timeout, Exchange exchange) override;
+  absl::Status Divide(const std::vector<int>& world_ranks,
+                      const std::vector<std::vector<int>>& groups,
+                      RankContext& context, absl::Duration timeout,
+                      Exchange exchange) override {
+    return planes_.Divide(world_ranks, groups, context, timeout, exchange);
+  }
+  void Abort(RankContext& context) override { planes_.Abort(context); }
 
   /// By group, in the order of their making. The streams are idle.
   std::vector<GroupTraffic> traffic() const;
 
  private:
-  class FaultyTransport;
+  struct Group;
+  class FaultyGroup;
+  class FaultyPlane;
 
-  Engine& engine_;
+  ControlPlane& control_;
+  DataPlanes& planes_;
   RankContext& context_;
   const EngineFault fault_;
-  std::vector<std::shared_ptr<GroupTraffic>> traffic_;
+  mutable std::mutex mutex_;  // Streams connect.
+  /// In the order of their making.
+  std::vector<std::shared_ptr<Group>> groups_;
 };
 
 }  // namespace crosshatch

@@ -9,20 +9,23 @@
 #include "absl/strings/str_join.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/comm/engine.h"
+#include "crosshatch/comm/control_plane.h"
+#include "crosshatch/comm/data_plane.h"
 
 namespace crosshatch {
 
-const std::string& World::engine() const { return engine_.name(); }
+const std::string& World::engine() const { return planes_.name(); }
 
-World::World(Engine& engine, RankContext& context)
-    : engine_(engine),
+World::World(ControlPlane& control, DataPlanes& planes, RankContext& context)
+    : control_(control),
+      planes_(planes),
       context_(context),
       job_(*this),
       rank_(context.world_rank()) {}
 
 World::World(World& job, std::vector<int> ranks, int rank)
-    : engine_(job.engine_),
+    : control_(job.control_),
+      planes_(job.planes_),
       context_(job.context_),
       job_(job),
       ranks_(std::move(ranks)),
@@ -76,10 +79,10 @@ absl::StatusOr<std::shared_ptr<Communicator>> World::Group(
   CH_ASSIGN_OR_RETURN(const int member, MemberOf(key));
   const auto found = job_.by_key_.find(key);
   if (found != job_.by_key_.end()) return found->second;
-  CH_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport,
-                      engine_.Connect(key, member));
-  auto communicator = std::make_shared<Communicator>(key, member, context_,
-                                                     std::move(transport));
+  CH_ASSIGN_OR_RETURN(std::unique_ptr<ControlGroup> group,
+                      control_.Join(key, member));
+  auto communicator = std::make_shared<Communicator>(
+      key, member, context_, std::move(group), planes_, control_.timeout());
   job_.by_key_.emplace(key, communicator);
   job_.groups_.push_back(communicator);
   return communicator;
@@ -87,15 +90,17 @@ absl::StatusOr<std::shared_ptr<Communicator>> World::Group(
 
 absl::Status World::Divide(Communicator& all,
                            const std::vector<std::vector<int>>& groups) {
-  return engine_.Divide(all.world_ranks(), groups, [&](std::string blob) {
-    return all.Exchange(std::move(blob), "the id of its communicator");
-  });
+  return planes_.Divide(all.world_ranks(), groups, context_, control_.timeout(),
+                        [&](std::string blob) {
+                          return all.Exchange(std::move(blob),
+                                              "the id of its communicator");
+                        });
 }
 
 void World::Abort(const absl::Status& error) {
   CH_CHECK(!error.ok()) << "rank " << world_rank()
                         << " aborts without an error";
-  engine_.FailJob(error);
+  control_.FailRank(error);
 }
 
 }  // namespace crosshatch

@@ -26,26 +26,28 @@
 namespace crosshatch {
 
 class DeviceBackend;
+class ControlPlane;
 class DataPlanes;
-class Engine;
 class FailureChannel;
 
-/// One rank's view of the running job, or of some of its ranks (Subset). The
-/// engine's part is behind it (comm/engine.h).
+/// One rank's view of the running job, or of some of its ranks (Subset).
 /// \threadsafety the rank's thread only.
 class World final {
  public:
   /// The world of the whole job.
-  /// \param engine, context of this rank; both outlive the world.
-  World(Engine& engine, RankContext& context);
+  /// \param control, planes, context of this rank; they outlive the world.
+  World(ControlPlane& control, DataPlanes& planes, RankContext& context);
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
   /// "local", "mpi", "ucx", "nccl", "fake".
   const std::string& engine() const;
-  /// The engine itself, for one that stands around it: a World can be made of
-  /// that (comm/faulty_engine_testutil.h).
-  Engine& implementation() const { return engine_; }
+  /// \name The engine, for a World of planes around these
+  /// (comm/faulty_engine_testutil.h)
+  /// @{
+  ControlPlane& control() const { return control_; }
+  DataPlanes& planes() const { return planes_; }
+  /// @}
   /// This rank's index in this world, from 0 to size() - 1.
   int rank() const { return rank_; }
   int size() const;
@@ -105,7 +107,8 @@ class World final {
   /// This rank's index in `key`, whose ranks are different ones of this world.
   absl::StatusOr<int> MemberOf(const GroupKey& key) const;
 
-  Engine& engine_;
+  ControlPlane& control_;
+  DataPlanes& planes_;
   RankContext& context_;
   /// The world of the whole job: this one, unless it is a subset.
   World& job_;

@@ -22,6 +22,7 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/comm/faulty_engine_testutil.h"
+#include "crosshatch/comm/run_rank.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/extensions/dtensor_extensions.h"
@@ -335,9 +336,9 @@ absl::Status Run(const Axes& axes, const Fault& fault, absl::Duration timeout,
       [&](World& world) -> absl::Status {
         const auto rank = static_cast<size_t>(world.rank());
         FaultyEngine engine(
-            world.implementation(), world.context(),
+            world.control(), world.planes(), world.context(),
             world.rank() == fault.rank ? fault.engine : EngineFault{});
-        World faulty(engine, world.context());
+        World faulty(engine, engine, world.context());
         Program program(faulty, axes, fault);
         const absl::Status result =
             RunRank(faulty, [&](World&) { return program.Run(); });

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "crosshatch/comm/counting_engine_testutil.h"
+#include "crosshatch/comm/counting_control_plane_testutil.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/examples/token_source.h"
 #include "crosshatch/examples/train.h"
@@ -24,7 +24,7 @@ namespace {
 using examples::TokenSource;
 using examples::TrainOptions;
 
-using Counts = CountingEngine::Counts;
+using Counts = CountingControlPlane::Counts;
 
 /// What rank 1 of a mesh of fsdp x tp does in `steps` steps, of rows of
 /// documents or not.
@@ -55,8 +55,8 @@ Counts CountsOf(int fsdp, int tp, int64_t layers, int64_t steps,
   Counts counts;
   const absl::Status status = RunFake(
       {.world_size = fsdp * tp, .rank = 1}, [&](World& world) -> absl::Status {
-        CountingEngine engine(world.implementation(), counts);
-        World counted(engine, world.context());
+        CountingControlPlane control(world.control(), counts);
+        World counted(control, world.planes(), world.context());
         return Train(counted, options, *tokens);
       });
   EXPECT_TRUE(status.ok()) << status;

@@ -7,64 +7,106 @@
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/adversarial_delays.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/comm/engine.h"
+#include "crosshatch/comm/control_plane.h"
+#include "crosshatch/comm/data_plane.h"
 #include "crosshatch/comm/group_key.h"
 #include "crosshatch/comm/nccl/nccl_plan.h"
-#include "crosshatch/comm/transport.h"
+#include "crosshatch/comm/run_rank.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/tensor/allocator.h"
 
 namespace crosshatch {
 namespace {
 
-/// Moves nothing; Communicator counts and logs.
-class FakeTransport final : public Transport {
+/// One rank's end of a group whose other members are not there.
+class FakeControlGroup final : public ControlGroup {
  public:
-  FakeTransport(RankContext& context, int size, int member,
-                const std::optional<NcclOptions>& nccl)
-      : context_(context), size_(size), member_(member), nccl_(nccl) {}
+  FakeControlGroup(RankContext& context, int size)
+      : context_(context), size_(size) {}
 
-  void Bind(Stream& stream) override { queue_ = &stream; }
-  absl::Status Run(const Collective& collective, const Fingerprint&,
-                   KernelContext&) override {
-    if (!nccl_.has_value()) return absl::OkStatus();
-    const int64_t bytes =
-        internal::SummandBytes(collective, size_, member_, *nccl_);
-    if (bytes == 0) return absl::OkStatus();
-    // Given back at once, in the order of the stream, as the plane's.
-    context_.device_allocator().Allocate(bytes, MemoryClass::kCommunication,
-                                         *queue_);
+  void Bind(Stream&) override {}
+  absl::Status Agree(const Fingerprint&,
+                     absl::FunctionRef<void(PayloadRoom)>) override {
     return absl::OkStatus();
   }
+  absl::string_view Of(int) const override { return ""; }
+  void Done() override {}
   absl::StatusOr<std::vector<std::string>> Gather(std::string blob,
                                                   const std::string&) override {
     return std::vector<std::string>(static_cast<size_t>(size_), blob);
   }
-  void Fail(const absl::Status& failure) override { context_.Poison(failure); }
+  absl::StatusOr<std::vector<std::string>> GatherInOrder(
+      const std::string& blob) override {
+    return Gather(blob, "");
+  }
+  absl::Status Fail(const absl::Status& failure) override {
+    context_.Poison(failure);
+    return failure;
+  }
 
  private:
   RankContext& context_;
   const int size_;
-  const int member_;
-  const std::optional<NcclOptions> nccl_;
-  Stream* queue_ = nullptr;
 };
 
-class FakeEngine final : public Engine {
+class FakeControlPlane final : public ControlPlane {
  public:
-  FakeEngine(RankContext& context, const std::optional<NcclOptions>& nccl)
-      : context_(context), nccl_(nccl) {}
+  explicit FakeControlPlane(RankContext& context) : context_(context) {}
 
-  const std::string& name() const override { return name_; }
-  absl::StatusOr<std::unique_ptr<Transport>> Connect(const GroupKey& key,
-                                                     int member) override {
-    return std::make_unique<FakeTransport>(context_, key.size(), member, nccl_);
+  absl::StatusOr<std::unique_ptr<ControlGroup>> Join(const GroupKey& key,
+                                                     int) override {
+    return std::make_unique<FakeControlGroup>(context_, key.size());
   }
-  void FailJob(const absl::Status& error) override { context_.Poison(error); }
+  absl::Duration timeout() const override { return absl::InfiniteDuration(); }
+  void FailRank(const absl::Status& error) override { context_.Poison(error); }
 
  private:
-  const std::string name_ = "fake";
   RankContext& context_;
+};
+
+/// Moves nothing; Communicator counts and logs.
+class FakePlanes final : public DataPlanes {
+ public:
+  explicit FakePlanes(const std::optional<NcclOptions>& nccl) : nccl_(nccl) {}
+
+  const std::string& name() const override { return name_; }
+  bool connects_alone() const override { return true; }
+  absl::StatusOr<std::unique_ptr<DataPlane>> Connect(const GroupKey& key,
+                                                     int member,
+                                                     RankContext& context,
+                                                     absl::Duration,
+                                                     Exchange) override {
+    return std::make_unique<Plane>(context, key.size(), member, nccl_);
+  }
+
+ private:
+  class Plane final : public DataPlane {
+   public:
+    Plane(RankContext& context, int size, int member,
+          const std::optional<NcclOptions>& nccl)
+        : context_(context), size_(size), member_(member), nccl_(nccl) {}
+
+    absl::Status Issue(const Collective& collective, int64_t, const Payloads&,
+                       Stream& queue) override {
+      if (!nccl_.has_value()) return absl::OkStatus();
+      const int64_t bytes =
+          internal::SummandBytes(collective, size_, member_, *nccl_);
+      if (bytes == 0) return absl::OkStatus();
+      // Given back at once, in the order of the stream, as NCCL's plane does.
+      context_.device_allocator().Allocate(bytes, MemoryClass::kCommunication,
+                                           queue);
+      return absl::OkStatus();
+    }
+    void Abort() override {}
+
+   private:
+    RankContext& context_;
+    const int size_;
+    const int member_;
+    const std::optional<NcclOptions> nccl_;
+  };
+
+  const std::string name_ = "fake";
   const std::optional<NcclOptions> nccl_;
 };
 
@@ -85,8 +127,9 @@ absl::Status RunFake(const FakeOptions& options,
                        .dry_run = true,
                        .sink = options.sink});
   RankContextScope scope(&context);
-  FakeEngine engine(context, options.nccl);
-  World world(engine, context);
+  FakeControlPlane control(context);
+  FakePlanes planes(options.nccl);
+  World world(control, planes, context);
   return RunRank(world, fn);
 }
 

@@ -42,29 +42,39 @@ LocalGroup::LocalGroup(WaitGraph* graph, const GroupKey& key,
       slots_(size()),
       fingerprints_(size()) {}
 
-absl::Status LocalGroup::Run(int member, const Collective& collective,
-                             const Fingerprint& fingerprint,
-                             const KernelTable& kernels, Stream* queue) {
-  slots_[member].collective = &collective;
+void LocalGroup::Offer(int member, const Collective& collective) {
+  Slot& slot = slots_[member];
+  slot.collective = &collective;
+  if (slot.queue != nullptr) slot.before = slot.queue->Record();
+}
+
+absl::Status LocalGroup::Agree(int member, const Fingerprint& fingerprint) {
   fingerprints_[member] = &fingerprint;
-  if (queue != nullptr) slots_[member].before = queue->Record();
-  const auto describe = [&] { return Describe(fingerprint); };
-  const absl::FunctionRef<std::string()> what = describe;
-  CH_RETURN_IF_ERROR(collectives_.Meet(
+  return collectives_.Meet(
       member,
       [&] { return CheckAgreement(group_, world_ranks_, fingerprints_); },
-      what));
-  if (queue != nullptr) {
-    AwaitPeers(member, &Slot::before, *queue);
+      [&] { return Describe(fingerprint); });
+}
+
+void LocalGroup::Move(int member, int64_t sequence,
+                      const KernelTable& kernels) {
+  Slot& slot = slots_[member];
+  const Collective& collective = *slot.collective;
+  if (slot.queue != nullptr) {
+    AwaitPeers(member, &Slot::before, *slot.queue);
   } else if (collective.kind == CollectiveKind::kBarrier) {
-    return absl::OkStatus();
+    return;
   }
-  Passage& passage = slots_[member].in_collective;
-  passage.Enter(what);
-  Move(member, kernels, queue);
-  Join(member, &Slot::after, queue);
-  passage.Leave();
-  return absl::OkStatus();
+  const auto describe = [&] {
+    Fingerprint fingerprint;
+    fingerprint.Assign(collective, sequence);
+    return Describe(fingerprint);
+  };
+  const absl::FunctionRef<std::string()> what = describe;
+  slot.in_collective.Enter(what);
+  MoveData(member, kernels, slot.queue);
+  Join(member, &Slot::after, slot.queue);
+  slot.in_collective.Leave();
 }
 
 void LocalGroup::Join(int me, Event Slot::*point, Stream* queue) {
@@ -115,7 +125,7 @@ void LocalGroup::Reduce(int me,
   reduce(context);
 }
 
-void LocalGroup::Move(int me, const KernelTable& kernels, Stream* queue) {
+void LocalGroup::MoveData(int me, const KernelTable& kernels, Stream* queue) {
   const Collective& mine = of(me);
   const int n = size();
   const auto copy = [&](const SegmentList& from, const SegmentList& to) {

@@ -58,21 +58,26 @@ class LocalGroup {
   int size() const { return static_cast<int>(world_ranks_.size()); }
   const std::vector<int>& world_ranks() const { return world_ranks_; }
 
-  /// `member`'s collectives run on `agent`.
-  void SetAgent(int member, AgentId agent) {
+  /// Binds `member`'s collectives to `agent`.
+  /// \param queue null, or the device's queue that `member`'s part is issued
+  ///     to; the same for all members.
+  void Bind(int member, AgentId agent, Stream* queue) {
     collectives_.SetAgent(member, agent);
+    slots_[member].queue = queue;
   }
 
-  /// Does `member`'s part of a collective on the calling thread; returns when
-  /// it is done.
-  /// \param queue null, or the device's queue that `member`'s part is issued
-  ///     to; the same for all members. The call returns when it is.
-  /// \error why the group has failed.
-  absl::Status Run(int member, const Collective& collective,
-                   const Fingerprint& fingerprint, const KernelTable& kernels,
-                   Stream* queue);
+  /// \name One collective of `member`
+  /// @{
+  /// Shows the others `collective`, which stays as it is until Move returns.
+  void Offer(int member, const Collective& collective);
+  /// Waits for the others. \error why the group has failed.
+  absl::Status Agree(int member, const Fingerprint& fingerprint);
+  /// Does `member`'s part on the calling thread. Returns when it is done, or
+  /// issued to `member`'s queue.
+  void Move(int member, int64_t sequence, const KernelTable& kernels);
+  /// @}
 
-  /// See Transport::Gather.
+  /// See ControlGroup::Gather.
   absl::StatusOr<std::vector<std::string>> Gather(int member,
                                                   const std::string& blob,
                                                   const std::string& what);
@@ -87,6 +92,7 @@ class LocalGroup {
   struct Slot {
     const Collective* collective = nullptr;
     const std::string* blob = nullptr;
+    Stream* queue = nullptr;
     // Of its queue: before the collective, after its sum, after its part.
     Event before;
     Event summed;
@@ -98,7 +104,7 @@ class LocalGroup {
 
   const Collective& of(int member) const { return *slots_[member].collective; }
 
-  void Move(int me, const KernelTable& kernels, Stream* queue);
+  void MoveData(int me, const KernelTable& kernels, Stream* queue);
   void AllReduce(int me, const KernelTable& kernels, Stream* queue);
   void Copy(const SegmentList& from, const SegmentList& to, int64_t begin,
             int64_t count, DType dtype, const KernelTable& kernels,

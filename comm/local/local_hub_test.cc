@@ -106,9 +106,9 @@ TEST(LocalHubTest, NamesTheMemberThatHasMetTheOthersAndDoesNotLeave) {
       collective.recv = collective.send;
       Fingerprint fingerprint;
       fingerprint.Assign(collective, 40);
-      EXPECT_EQ(
-          group->Run(r, collective, fingerprint, Kernels(r == 1), nullptr),
-          absl::OkStatus());
+      group->Offer(r, collective);
+      EXPECT_EQ(group->Agree(r, fingerprint), absl::OkStatus());
+      group->Move(r, 40, Kernels(r == 1));
     });
   }
   at_it.wait();

@@ -18,10 +18,10 @@
 #include "crosshatch/base/core_share.h"
 #include "crosshatch/base/start_thread.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/comm/engine.h"
 #include "crosshatch/comm/local/local_hub.h"
-#include "crosshatch/comm/local/local_transport.h"
+#include "crosshatch/comm/local/local_planes.h"
 #include "crosshatch/comm/return_grace.h"
+#include "crosshatch/comm/run_rank.h"
 #include "crosshatch/comm/watch_clock.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/tensor/backends/cpu/cpu_backend.h"
@@ -31,29 +31,8 @@ namespace crosshatch {
 namespace {
 
 using internal::LocalHub;
-using internal::LocalTransport;
 using internal::WatchClock;
 using internal::WatchMoment;
-
-class LocalEngine final : public Engine {
- public:
-  LocalEngine(std::shared_ptr<LocalHub> hub, RankContext& context)
-      : hub_(std::move(hub)), context_(context) {}
-
-  const std::string& name() const override { return name_; }
-  absl::StatusOr<std::unique_ptr<Transport>> Connect(const GroupKey& key,
-                                                     int member) override {
-    return std::make_unique<LocalTransport>(hub_, context_, key, member);
-  }
-  void FailJob(const absl::Status& error) override {
-    hub_->FailRank(context_.world_rank(), error);
-  }
-
- private:
-  const std::string name_ = "local";
-  const std::shared_ptr<LocalHub> hub_;
-  RankContext& context_;
-};
 
 /// Which ranks have finished, for the thread that watches over them.
 class Progress {
@@ -216,8 +195,9 @@ absl::Status RunLocal(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
     hub->Enter(context);
     all_here.arrive_and_wait();
     {
-      LocalEngine engine(hub, context);
-      World world(engine, context);
+      internal::LocalControlPlane control(hub, context, options.timeout);
+      internal::MemoryPlanes planes(hub);
+      World world(control, planes, context);
       RunRank(world, fn).IgnoreError();  // It has failed the run.
     }
     hub->graph().SetFinished(context.host_agent());

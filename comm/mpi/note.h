@@ -35,8 +35,6 @@ enum class NoteKind : uint32_t {
 
 struct NoteHeader {
   NoteKind kind = NoteKind::kMeet;
-  /// kMeet: the tag of the sender's data; the next is its for a second round.
-  int32_t tag = 0;
   uint64_t group = 0;
   /// Of the group's meetings of this kind, in the order of coming. kFinished: 1
   /// if the sender has failed, else 0.

@@ -98,6 +98,11 @@ std::shared_ptr<JobGroup> ProcessJob::Connect(const GroupKey& key, int member) {
   return group;
 }
 
+std::shared_ptr<JobGroup> ProcessJob::GroupOf(const GroupKey& key) const {
+  std::lock_guard lock(mutex_);
+  return groups_.at(GroupId(key));
+}
+
 void ProcessJob::FailRank(const absl::Status& error) {
   Lock lock = TakeLock();
   FailLocked({.world_ranks = {rank_}, .error = error});

@@ -91,7 +91,7 @@ class ProcessJob {
   int rank() const { return rank_; }
   int size() const { return size_; }
   absl::Duration timeout() const { return timeout_; }
-  /// Two tags, this one and the next, that no message under way has.
+  /// Returns one of two tags, this and the next, that no message under way has.
   int NextTag();
 
   /// The rank's context exists, and is poisoned when the job fails, from here
@@ -101,6 +101,8 @@ class ProcessJob {
 
   /// This process's end of a group.
   std::shared_ptr<JobGroup> Connect(const GroupKey& key, int member);
+  /// Returns what Connect returned for `key`.
+  std::shared_ptr<JobGroup> GroupOf(const GroupKey& key) const;
 
   /// \name Failure
   /// This process's first failure ends its own rank at once, and is reported to

@@ -13,51 +13,15 @@
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/start_thread.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/comm/engine.h"
 #include "crosshatch/comm/failure_channel.h"
+#include "crosshatch/comm/mpi/message_plane.h"
+#include "crosshatch/comm/mpi/process_group.h"
 #include "crosshatch/comm/mpi/process_job.h"
-#include "crosshatch/comm/mpi/process_transport.h"
+#include "crosshatch/comm/run_rank.h"
 #include "crosshatch/tensor/device_backend.h"
 
 namespace crosshatch::internal {
 namespace {
-
-class ProcessEngine final : public Engine {
- public:
-  ProcessEngine(std::shared_ptr<ProcessJob> job, RankContext& context,
-                const MpiOptions& options)
-      : name_(options.planes != nullptr ? options.planes->name()
-              : options.ucx != nullptr  ? "ucx"
-                                        : "mpi"),
-        job_(std::move(job)),
-        context_(context),
-        max_message_bytes_(options.job.test.max_message_bytes),
-        planes_(options.planes) {}
-
-  const std::string& name() const override { return name_; }
-  absl::StatusOr<std::unique_ptr<Transport>> Connect(const GroupKey& key,
-                                                     int member) override {
-    return std::make_unique<ProcessTransport>(job_, context_, key, member,
-                                              max_message_bytes_, planes_);
-  }
-  absl::Status Divide(
-      const std::vector<int>& world_ranks,
-      const std::vector<std::vector<int>>& groups,
-      absl::FunctionRef<absl::StatusOr<std::vector<std::string>>(std::string)>
-          exchange) override {
-    if (planes_ == nullptr) return absl::OkStatus();
-    return planes_->Divide(world_ranks, groups, context_, job_->timeout(),
-                           exchange);
-  }
-  void FailJob(const absl::Status& error) override { job_->FailRank(error); }
-
- private:
-  const std::string name_;
-  const std::shared_ptr<ProcessJob> job_;
-  RankContext& context_;
-  const int64_t max_message_bytes_;
-  DataPlanes* const planes_;
-};
 
 /// The thread that watches over a job while its rank does something else.
 class WatchThread {
@@ -159,8 +123,12 @@ ProcessResult RunProcess(Link& link, absl::FunctionRef<absl::Status(World&)> fn,
     WatchThread watch(*job);
     const absl::Status started = watch.Start();
     if (started.ok()) {
-      ProcessEngine engine(job, context, options);
-      World world(engine, context);
+      ProcessControlPlane control(job, context);
+      MessagePlanes messages(options.ucx != nullptr ? "ucx" : "mpi", job,
+                             options.job.test.max_message_bytes);
+      World world(control,
+                  options.planes != nullptr ? *options.planes : messages,
+                  context);
       RunRank(world, fn).IgnoreError();  // It has failed the job.
     } else {
       job->FailRank(started);

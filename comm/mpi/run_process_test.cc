@@ -478,7 +478,7 @@ class HangingPlanes final : public DataPlanes {
  private:
   class Plane final : public DataPlane {
    public:
-    absl::Status Issue(const Collective& collective, int64_t, bool,
+    absl::Status Issue(const Collective& collective, int64_t, const Payloads&,
                        Stream&) override {
       if (collective.label != "hang") return absl::OkStatus();
       SleepUntil([this] { return is_aborted_.load(); });

@@ -63,7 +63,7 @@ void Transfer::AddToScratch(int member, int tag, int64_t elems) {
                     SegmentCursor({}, elem_bytes_), elems});
 }
 
-absl::Status Transfer::Run(int64_t meeting, absl::FunctionRef<void()> meanwhile,
+absl::Status Transfer::Run(absl::FunctionRef<void()> meanwhile,
                            Consume consume) {
   num_rounds_ = 0;
   for (const Flow& flow : flows_) {
@@ -79,7 +79,7 @@ absl::Status Transfer::Run(int64_t meeting, absl::FunctionRef<void()> meanwhile,
   meanwhile();
   for (int64_t number = 0; number < num_rounds_; ++number) {
     Round& round = rounds_[number % kWindow];
-    if (!WaitFor(round.receives, meeting)) return Abandon(meeting);
+    if (!WaitFor(round.receives)) return Abandon();
     // What has been taken from a peer's memory is news for it.
     RingSenders(round);
     consumed_.clear();
@@ -98,7 +98,7 @@ absl::Status Transfer::Run(int64_t meeting, absl::FunctionRef<void()> meanwhile,
     if (!consumed_.empty()) {
       consume(consumed_, number * piece_elems_, elems);
     }
-    if (!WaitFor(round.sends, meeting)) return Abandon(meeting);
+    if (!WaitFor(round.sends)) return Abandon();
     if (posted < num_rounds_) Post(posted++);
   }
   return absl::OkStatus();
@@ -173,7 +173,7 @@ bool Transfer::TestAll(std::vector<Piece>& pieces) {
   return all && job_.link_error().ok();
 }
 
-bool Transfer::WaitFor(std::vector<Piece>& pieces, int64_t meeting) {
+bool Transfer::WaitFor(std::vector<Piece>& pieces) {
   ProcessJob::Lock lock = job_.TakeLock();
   const absl::Duration until = job_.RunningTime() + job_.timeout();
   bool done = false;
@@ -182,7 +182,7 @@ bool Transfer::WaitFor(std::vector<Piece>& pieces, int64_t meeting) {
     done = TestAll(pieces);
     if (done || !job_.link_error().ok()) return true;
     for (const Piece& piece : pieces) {
-      if (piece.request.pending && Gone(piece.flow->member, meeting)) {
+      if (piece.request.pending && Gone(piece.flow->member)) {
         return true;
       }
     }
@@ -190,7 +190,7 @@ bool Transfer::WaitFor(std::vector<Piece>& pieces, int64_t meeting) {
     return late;
   });
   if (!late) return done;
-  const std::string whom = Awaited(pieces, meeting);
+  const std::string whom = Awaited(pieces);
   lock.unlock();
   job_.FailGroup(group_,
                  absl::DeadlineExceededError(absl::StrCat(
@@ -199,8 +199,7 @@ bool Transfer::WaitFor(std::vector<Piece>& pieces, int64_t meeting) {
   return false;
 }
 
-std::string Transfer::Awaited(const std::vector<Piece>& pieces,
-                              int64_t meeting) const {
+std::string Transfer::Awaited(const std::vector<Piece>& pieces) const {
   std::vector<std::string> ranks;
   for (const Piece& piece : pieces) {
     if (!piece.request.pending) continue;
@@ -208,7 +207,8 @@ std::string Transfer::Awaited(const std::vector<Piece>& pieces,
         absl::StrCat("rank ", group_.key.world_ranks[piece.flow->member]));
   }
   Fingerprint fingerprint;
-  ReadFingerprint(group_.collectives.note(group_.me, meeting), fingerprint);
+  ReadFingerprint(group_.collectives.note(group_.me, group_.meeting),
+                  fingerprint);
   return absl::StrCat(absl::StrJoin(ranks, ", "), " came to ",
                       Describe(fingerprint), " and moved no data since");
 }
@@ -219,12 +219,12 @@ void Transfer::RingSenders(const Round& round) {
   }
 }
 
-bool Transfer::Gone(int member, int64_t meeting) const {
-  return group_.left[static_cast<size_t>(member)] <= meeting ||
+bool Transfer::Gone(int member) const {
+  return group_.left[static_cast<size_t>(member)] <= group_.meeting ||
          job_.lost(group_.key.world_ranks[member]);
 }
 
-absl::Status Transfer::Abandon(int64_t meeting) {
+absl::Status Transfer::Abandon() {
   ProcessJob::Lock lock = job_.TakeLock();
   Link& link = job_.link();
   // Less than what a failed job gives its rank to come back.
@@ -256,7 +256,7 @@ absl::Status Transfer::Abandon(int64_t meeting) {
           if (!piece.request.pending) return;
           const int member = piece.flow->member;
           const bool gone = for_sends
-                                ? Gone(member, meeting)
+                                ? Gone(member)
                                 : job_.lost(group_.key.world_ranks[member]);
           settled = settled && gone;
         });
@@ -264,12 +264,12 @@ absl::Status Transfer::Abandon(int64_t meeting) {
       });
     };
     wait(/*for_sends=*/false);
-    job_.LeaveMeetings(group_, meeting);
+    job_.LeaveMeetings(group_, group_.meeting);
     wait(/*for_sends=*/true);
     // Who left did so because the job had failed; its news may be on its way.
     job_.Wait(lock, [&] { return job_.failed() || is_late(); });
     for_each_pending([&](Piece& piece, bool) {
-      if (Gone(piece.flow->member, meeting)) return;
+      if (Gone(piece.flow->member)) return;
       job_.BreakLink(absl::DeadlineExceededError(
           absl::StrCat("rank ", group_.key.world_ranks[piece.flow->member],
                        " may still read the memory of rank ", job_.rank())));

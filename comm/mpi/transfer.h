@@ -67,11 +67,9 @@ class Transfer {
   /// All lists to scratch have as many elements.
   void AddToScratch(int member, int tag, int64_t elems);
 
-  /// \param meeting the group's, for members that leave it.
   /// \param meanwhile run once, while the first pieces are on their way.
   /// \error why the job has failed.
-  absl::Status Run(int64_t meeting, absl::FunctionRef<void()> meanwhile,
-                   Consume consume);
+  absl::Status Run(absl::FunctionRef<void()> meanwhile, Consume consume);
 
  private:
   /// Pieces of each list under way at a time.
@@ -105,12 +103,12 @@ class Transfer {
   bool TestAll(std::vector<Piece>& pieces);
   /// Waits for the pieces; false if that is in vain, as where it has taken too
   /// long and has failed the job.
-  bool WaitFor(std::vector<Piece>& pieces, int64_t meeting);
+  bool WaitFor(std::vector<Piece>& pieces);
   /// Whose data have not come, for messages. With the lock held.
-  std::string Awaited(const std::vector<Piece>& pieces, int64_t meeting) const;
+  std::string Awaited(const std::vector<Piece>& pieces) const;
   void RingSenders(const Round& round);
-  bool Gone(int member, int64_t meeting) const;
-  absl::Status Abandon(int64_t meeting);
+  bool Gone(int member) const;
+  absl::Status Abandon();
 
   ProcessJob& job_;
   JobGroup& group_;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
@@ -67,11 +68,17 @@ class NcclDataPlane final : public DataPlane, private MemoryListener {
   }
   ~NcclDataPlane() override { LeaveMemory(); }
 
-  uint64_t ShapeOf(const Collective& collective) const override {
-    return CutsOf(collective).hash;
+  /// How this member's lists are cut, as a number. If it is the same and not 0
+  /// on all members, they exchange the lists' pieces as they are.
+  void Offer(const Collective& collective, PayloadRoom room) override {
+    shape_ = CutsOf(collective).hash;
+    for (int r = 0; r < size_; ++r) {
+      if (r != me_)
+        std::memcpy(room(r, sizeof(shape_)), &shape_, sizeof(shape_));
+    }
   }
   absl::Status Issue(const Collective& collective, int64_t sequence,
-                     bool same_shape, Stream& queue) override;
+                     const Payloads& payloads, Stream& queue) override;
   absl::Status Poll() override {
     if (comm_ == nullptr) return absl::OkStatus();
     // The watch's thread would otherwise begin to use device 0.
@@ -101,6 +108,7 @@ class NcclDataPlane final : public DataPlane, private MemoryListener {
     comm_->MemoryGoes(data);
   }
 
+  bool HaveSameShape(const Payloads& payloads) const;
   absl::Status Move(const Collective& c, bool same_shape, Stream& queue);
   absl::Status SendAndReceive(const Collective& c, const NcclCuts& cuts,
                               Stream& queue);
@@ -136,6 +144,7 @@ class NcclDataPlane final : public DataPlane, private MemoryListener {
   const int size_;
   const int me_;
   const int device_;
+  uint64_t shape_ = 0;  // Of the latest offer.
   RankContext& context_;
   const NcclOptions options_;
   const std::unique_ptr<NcclComm> comm_;
@@ -144,15 +153,27 @@ class NcclDataPlane final : public DataPlane, private MemoryListener {
 };
 
 absl::Status NcclDataPlane::Issue(const Collective& collective,
-                                  int64_t sequence, bool same_shape,
+                                  int64_t sequence, const Payloads& payloads,
                                   Stream& queue) {
-  CH_RETURN_IF_ERROR(Move(collective, same_shape, queue));
+  CH_RETURN_IF_ERROR(Move(collective, HaveSameShape(payloads), queue));
   if (comm_ != nullptr) {
     comm_->Issued(absl::StrCat(Name(collective.kind), " #", sequence, " '",
                                collective.label, "'"),
                   queue.Record());
   }
   return absl::OkStatus();
+}
+
+bool NcclDataPlane::HaveSameShape(const Payloads& payloads) const {
+  for (int r = 0; r < size_; ++r) {
+    if (r == me_) continue;
+    const absl::string_view other = payloads.Of(r);
+    if (other.size() != sizeof(shape_) ||
+        std::memcmp(other.data(), &shape_, sizeof(shape_)) != 0) {
+      return false;
+    }
+  }
+  return shape_ != 0;
 }
 
 absl::Status NcclDataPlane::Move(const Collective& c, bool same_shape,

@@ -94,7 +94,8 @@ absl::StatusOr<FilePlane::Sent> FilePlane::Read(int member,
   return sent;
 }
 
-absl::Status FilePlane::Issue(const Collective& collective, int64_t, bool,
+absl::Status FilePlane::Issue(const Collective& collective, int64_t,
+                              const crosshatch::Payloads&,
                               crosshatch::Stream&) {
   ++number_;
   const int64_t elem_bytes = SizeOf(collective.dtype);

@@ -23,7 +23,8 @@ class FilePlane final : public crosshatch::DataPlane {
             const crosshatch::RankContext& context);
 
   absl::Status Issue(const crosshatch::Collective& collective, int64_t sequence,
-                     bool same_shape, crosshatch::Stream& queue) override;
+                     const crosshatch::Payloads& payloads,
+                     crosshatch::Stream& queue) override;
   void Abort() override { is_aborted_ = true; }
 
  private:

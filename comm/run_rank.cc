@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/comm/engine.h"
+#include "crosshatch/comm/run_rank.h"
 
 #include <exception>
 #include <new>

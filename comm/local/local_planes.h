@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_COMM_LOCAL_LOCAL_PLANES_H_
+#define CROSSHATCH_COMM_LOCAL_LOCAL_PLANES_H_
+
+#include <memory>
+#include <string>
+
+#include "crosshatch/comm/control_plane.h"
+#include "crosshatch/comm/data_plane.h"
+#include "crosshatch/comm/local/local_hub.h"
+#include "crosshatch/tensor/rank_context.h"
+
+namespace crosshatch::internal {
+
+/// The control plane of a rank that is a thread.
+class LocalControlPlane final : public ControlPlane {
+ public:
+  /// \param context of this rank; outlives what is issued.
+  LocalControlPlane(std::shared_ptr<LocalHub> hub, RankContext& context,
+                    absl::Duration timeout)
+      : hub_(std::move(hub)), context_(context), timeout_(timeout) {}
+
+  absl::StatusOr<std::unique_ptr<ControlGroup>> Join(const GroupKey& key,
+                                                     int member) override;
+  absl::Duration timeout() const override { return timeout_; }
+  void FailRank(const absl::Status& error) override {
+    hub_->FailRank(context_.world_rank(), error);
+  }
+
+ private:
+  const std::shared_ptr<LocalHub> hub_;
+  RankContext& context_;
+  const absl::Duration timeout_;
+};
+
+/// The data planes of ranks that read one another's memory.
+class MemoryPlanes final : public DataPlanes {
+ public:
+  explicit MemoryPlanes(std::shared_ptr<LocalHub> hub) : hub_(std::move(hub)) {}
+
+  const std::string& name() const override { return name_; }
+  bool connects_alone() const override { return true; }
+  absl::StatusOr<std::unique_ptr<DataPlane>> Connect(
+      const GroupKey& key, int member, RankContext& context,
+      absl::Duration timeout, Exchange exchange) override;
+
+ private:
+  const std::string name_ = "local";
+  const std::shared_ptr<LocalHub> hub_;
+};
+
+}  // namespace crosshatch::internal
+
+#endif  // CROSSHATCH_COMM_LOCAL_LOCAL_PLANES_H_

@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/comm/mpi/message_plane.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/container/inlined_vector.h"
+#include "crosshatch/base/check.h"
+#include "crosshatch/base/event_sink.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/mpi/engine_span.h"
+#include "crosshatch/comm/mpi/transfer.h"
+#include "crosshatch/comm/reduce_segments.h"
+#include "crosshatch/comm/segment_cursor.h"
+#include "crosshatch/tensor/kernels/kernel_table.h"
+
+namespace crosshatch::internal {
+namespace {
+
+/// Data of this size or less are payloads of the agreement; with a fingerprint
+/// of usual length that is what shared memory takes as one message without
+/// asking back.
+constexpr int64_t kMaxPayloadBytes = 3072;
+/// What a member sends at most in an all-reduce in which all add all.
+constexpr int64_t kMaxDirectBytes = int64_t{1} << 16;
+/// Pieces of data that are moved, and of data that are summed: these lie in
+/// scratch memory, one a rank, and are to be in the cache when they are added.
+constexpr int64_t kMovedPieceBytes = int64_t{1} << 20;
+constexpr int64_t kSummedPieceBytes = int64_t{1} << 18;
+/// A payload begins with the tag of the sender's messages; data follow, which
+/// are aligned so.
+constexpr int64_t kTagBytes = 16;
+
+using Cursors = absl::InlinedVector<SegmentCursor, 8>;
+
+/// One run of memory as a list.
+Segment OneRun(const void* data, int64_t elems) {
+  // Read only.
+  return {.data = const_cast<void*>(data), .run_elems = elems};
+}
+
+/// Data that came along with the agreement; null if they come by themselves.
+const char* DataOf(const Payloads& payloads, int member) {
+  const absl::string_view payload = payloads.Of(member);
+  return payload.size() > kTagBytes ? payload.data() + kTagBytes : nullptr;
+}
+
+int TagOf(const Payloads& payloads, int member) {
+  int32_t tag = 0;
+  const absl::string_view payload = payloads.Of(member);
+  CH_CHECK(payload.size() >= sizeof(tag)) << "a payload without a tag";
+  std::memcpy(&tag, payload.data(), sizeof(tag));
+  return tag;
+}
+
+/// One process's end of a group.
+class MessagePlane final : public DataPlane {
+ public:
+  MessagePlane(std::shared_ptr<ProcessJob> job, std::shared_ptr<JobGroup> group,
+               RankContext& context, int64_t max_message_bytes)
+      : job_(std::move(job)),
+        group_(std::move(group)),
+        sink_(context.sink()),
+        kernels_(context.kernels()),
+        max_message_bytes_(max_message_bytes),
+        sends_(static_cast<size_t>(size())),
+        receives_(static_cast<size_t>(size())),
+        transfer_(*job_, *group_) {}
+
+  void Offer(const Collective& collective, PayloadRoom room) override;
+  absl::Status Issue(const Collective& collective, int64_t sequence,
+                     const Payloads& payloads, Stream& queue) override;
+  /// A transfer ends by itself when the job has failed.
+  void Abort() override {}
+
+ private:
+  /// What goes from this rank to one member, or from it to this rank.
+  struct Part {
+    absl::Span<const Segment> list;
+    int64_t begin = 0;
+    int64_t elems = 0;
+  };
+
+  int size() const { return group_->size(); }
+  int me() const { return group_->me; }
+
+  /// Fills sends_ and receives_, by member; in a reduction receives_ is what
+  /// each gives to the sum.
+  void PlanParts(const Collective& collective);
+  bool IsDirect(const Collective& collective) const;
+  absl::Status MoveLists(const Collective& collective,
+                         const Payloads& payloads);
+  absl::Status MoveAndReduce(const Collective& collective,
+                             const Payloads& payloads);
+  absl::Status GatherPieces(const Collective& collective,
+                            const Payloads& payloads);
+  void CopyOwn(const Collective& collective);
+  /// Adds what is too large to be a payload.
+  void AddSends(int64_t elem_bytes);
+  int64_t PieceElems(const Collective& collective) const;
+
+  const std::shared_ptr<ProcessJob> job_;
+  const std::shared_ptr<JobGroup> group_;
+  EventSink* const sink_;
+  const KernelTable& kernels_;
+  const int64_t max_message_bytes_;
+
+  // The stream's worker alone uses these.
+  SpanRow spans_;
+  int32_t tag_ = 0;
+  std::vector<Part> sends_;
+  std::vector<Part> receives_;
+  Transfer transfer_;
+};
+
+void MessagePlane::Offer(const Collective& collective, PayloadRoom room) {
+  PlanParts(collective);
+  if (collective.kind == CollectiveKind::kBarrier) return;
+  tag_ = job_->NextTag();
+  const int64_t elem_bytes = SizeOf(collective.dtype);
+  for (int r = 0; r < size(); ++r) {
+    if (r == me()) continue;
+    const Part& part = sends_[r];
+    int64_t bytes = part.elems * elem_bytes;
+    if (bytes > kMaxPayloadBytes) bytes = 0;
+    char* const payload = room(r, kTagBytes + bytes);
+    std::memcpy(payload, &tag_, sizeof(tag_));
+    if (bytes == 0) continue;
+    const Segment to = OneRun(payload + kTagBytes, part.elems);
+    CopySegments(SegmentCursor(part.list, elem_bytes, part.begin),
+                 SegmentCursor({&to, 1}, elem_bytes), part.elems, elem_bytes);
+  }
+}
+
+absl::Status MessagePlane::Issue(const Collective& collective, int64_t,
+                                 const Payloads& payloads, Stream& queue) {
+  if (sink_ != nullptr && sink_->wants_spans()) {
+    spans_ = {.sink = sink_, .name = &queue.name()};
+  }
+  if (collective.kind == CollectiveKind::kBarrier) return absl::OkStatus();
+  if (!IsReduction(collective.kind)) return MoveLists(collective, payloads);
+  CH_RETURN_IF_ERROR(MoveAndReduce(collective, payloads));
+  if (collective.kind == CollectiveKind::kReduceScatter ||
+      IsDirect(collective) || size() == 1) {
+    return absl::OkStatus();
+  }
+  return GatherPieces(collective, payloads);
+}
+
+void MessagePlane::AddSends(int64_t elem_bytes) {
+  // Each rank begins after itself, so that not all wait for one peer.
+  for (int i = 1; i < size(); ++i) {
+    const int r = (me() + i) % size();
+    const Part& part = sends_[r];
+    if (part.elems * elem_bytes <= kMaxPayloadBytes) continue;
+    transfer_.AddSend(r, tag_, part.list, part.begin, part.elems);
+  }
+}
+
+bool MessagePlane::IsDirect(const Collective& collective) const {
+  const int64_t bytes =
+      NumElements(collective.recv[0]) * SizeOf(collective.dtype);
+  return bytes <= kMaxPayloadBytes && bytes * (size() - 1) <= kMaxDirectBytes;
+}
+
+void MessagePlane::PlanParts(const Collective& c) {
+  const int n = size();
+  const auto whole = [](const SegmentList& list) {
+    return Part{list, 0, NumElements(list)};
+  };
+  for (int r = 0; r < n; ++r) {
+    Part& send = sends_[r];
+    Part& receive = receives_[r];
+    send = receive = {};
+    switch (c.kind) {
+      case CollectiveKind::kAllGather:
+        send = whole(c.send[0]);
+        receive = whole(c.recv[r]);
+        break;
+      case CollectiveKind::kReduceScatter:
+        send = whole(c.send[r]);
+        receive = whole(c.recv[0]);
+        break;
+      case CollectiveKind::kAllReduce:
+        send = whole(c.send[0]);
+        receive = whole(c.recv[0]);
+        // Small ones are added by all members, which saves a round.
+        if (!IsDirect(c)) {
+          const int64_t count = send.elems;
+          send.begin = PieceBegin(count, n, r);
+          send.elems = PieceBegin(count, n, r + 1) - send.begin;
+          receive.begin = PieceBegin(count, n, me());
+          receive.elems = PieceBegin(count, n, me() + 1) - receive.begin;
+        }
+        break;
+      case CollectiveKind::kAllToAll:
+        send = whole(c.send[r]);
+        receive = whole(c.recv[r]);
+        break;
+      case CollectiveKind::kBroadcast:
+        if (me() == c.root) {
+          send = whole(c.send[0]);
+        } else if (r == c.root) {
+          receive = whole(c.recv[0]);
+        }
+        break;
+      case CollectiveKind::kBarrier:
+        break;
+    }
+  }
+}
+
+int64_t MessagePlane::PieceElems(const Collective& collective) const {
+  const int64_t bytes =
+      IsReduction(collective.kind) ? kSummedPieceBytes : kMovedPieceBytes;
+  return std::min(bytes, max_message_bytes_) / SizeOf(collective.dtype);
+}
+
+absl::Status MessagePlane::MoveLists(const Collective& collective,
+                                     const Payloads& payloads) {
+  const int64_t elem_bytes = SizeOf(collective.dtype);
+  transfer_.Begin(elem_bytes, PieceElems(collective), spans_);
+  for (int i = 1; i < size(); ++i) {
+    const int r = (me() + i) % size();
+    const Part& part = receives_[r];
+    if (part.elems == 0) continue;
+    const char* const data = DataOf(payloads, r);
+    if (data == nullptr) {
+      transfer_.AddReceive(r, TagOf(payloads, r), part.list, part.begin,
+                           part.elems);
+      continue;
+    }
+    const Segment from = OneRun(data, part.elems);
+    CopySegments(SegmentCursor({&from, 1}, elem_bytes),
+                 SegmentCursor(part.list, elem_bytes, part.begin), part.elems,
+                 elem_bytes);
+  }
+  AddSends(elem_bytes);
+  return transfer_.Run(
+      [&] { CopyOwn(collective); },
+      [](absl::Span<const std::byte* const>, int64_t, int64_t) {});
+}
+
+void MessagePlane::CopyOwn(const Collective& c) {
+  const SegmentList* from = nullptr;
+  const SegmentList* to = nullptr;
+  switch (c.kind) {
+    case CollectiveKind::kAllGather:
+      from = &c.send[0];
+      to = &c.recv[me()];
+      break;
+    case CollectiveKind::kAllToAll:
+      from = &c.send[me()];
+      to = &c.recv[me()];
+      break;
+    case CollectiveKind::kBroadcast:
+      if (me() != c.root || c.recv.empty()) return;
+      from = &c.send[0];
+      to = &c.recv[0];
+      break;
+    default:
+      return;
+  }
+  const int64_t elem_bytes = SizeOf(c.dtype);
+  CopySegments(SegmentCursor(*from, elem_bytes), SegmentCursor(*to, elem_bytes),
+               NumElements(*to), elem_bytes);
+}
+
+absl::Status MessagePlane::MoveAndReduce(const Collective& collective,
+                                         const Payloads& payloads) {
+  const int64_t elem_bytes = SizeOf(collective.dtype);
+  const Part& own = sends_[me()];
+  SegmentCursor from(own.list, elem_bytes, own.begin);
+  SegmentCursor to(receives_[me()].list, elem_bytes, receives_[me()].begin);
+  // `peers` begin after this rank and go around.
+  const auto reduce = [&](absl::Span<const std::byte* const> peers, int64_t,
+                          int64_t elems) {
+    absl::InlinedVector<Segment, 8> pieces(static_cast<size_t>(size()));
+    Cursors sources;
+    for (int r = 0; r < size(); ++r) {
+      if (r == me()) {
+        sources.push_back(from);
+        continue;
+      }
+      const int i = (r - me() + size()) % size() - 1;
+      pieces[r] = OneRun(peers[i], elems);
+      sources.emplace_back(absl::MakeConstSpan(&pieces[r], 1), elem_bytes);
+    }
+    // No pool: the ranks are the parallelism, and compute needs the pools.
+    KernelContext context;
+    ReduceSegments(collective, absl::MakeSpan(sources), to, elems, kernels_,
+                   context);
+    from.Skip(elems);
+    to.Skip(elems);
+  };
+  const int64_t elems = receives_[me()].elems;
+  transfer_.Begin(elem_bytes, PieceElems(collective), spans_);
+  absl::InlinedVector<const std::byte*, 8> offered;
+  for (int i = 1; i < size(); ++i) {
+    const int r = (me() + i) % size();
+    if (const char* const data = DataOf(payloads, r); data != nullptr) {
+      offered.push_back(reinterpret_cast<const std::byte*>(data));
+    } else {
+      transfer_.AddToScratch(r, TagOf(payloads, r), elems);
+    }
+  }
+  AddSends(elem_bytes);
+  // All members give as many elements, so either all are payloads or none.
+  const bool is_offered = elems > 0 && (size() == 1 || !offered.empty());
+  return transfer_.Run(
+      [&] {
+        if (is_offered) reduce(offered, 0, elems);
+      },
+      reduce);
+}
+
+absl::Status MessagePlane::GatherPieces(const Collective& collective,
+                                        const Payloads& payloads) {
+  const int n = size();
+  const SegmentList& list = collective.recv[0];
+  const int64_t count = NumElements(list);
+  const int64_t begin = PieceBegin(count, n, me());
+  transfer_.Begin(
+      SizeOf(collective.dtype),
+      std::min(kMovedPieceBytes, max_message_bytes_) / SizeOf(collective.dtype),
+      spans_);
+  for (int i = 1; i < n; ++i) {
+    const int r = (me() + i) % n;
+    const int64_t start = PieceBegin(count, n, r);
+    transfer_.AddReceive(r, TagOf(payloads, r) + 1, list, start,
+                         PieceBegin(count, n, r + 1) - start);
+  }
+  for (int i = 1; i < n; ++i) {
+    transfer_.AddSend((me() + i) % n, tag_ + 1, list, begin,
+                      PieceBegin(count, n, me() + 1) - begin);
+  }
+  return transfer_.Run(
+      [] {}, [](absl::Span<const std::byte* const>, int64_t, int64_t) {});
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DataPlane>> MessagePlanes::Connect(
+    const GroupKey& key, int, RankContext& context, absl::Duration, Exchange) {
+  return std::make_unique<MessagePlane>(job_, job_->GroupOf(key), context,
+                                        max_message_bytes_);
+}
+
+}  // namespace crosshatch::internal
