@@ -437,15 +437,15 @@ absl::Status Process::Prepare() {
     client_->Report({.world_ranks = {info_.rank}, .error = prepared});
     return prepared;
   }
-  return client_->EnterBarrier("prepared", options_.timeout);
+  return client_->Gather("prepared", "", options_.timeout).status();
 }
 
 absl::Status Process::AgreeOnOptions() {
   const std::string mine = AgreedText(options_);
-  if (info_.rank == 0) return client_->Put("options", mine);
-  CH_ASSIGN_OR_RETURN(const std::string of_first,
-                      client_->Get("options", options_.timeout));
-  const absl::Status agreed = CheckAgreed(mine, of_first);
+  CH_ASSIGN_OR_RETURN(const std::vector<std::string> of_all,
+                      client_->Gather("options", info_.rank == 0 ? mine : "",
+                                      options_.timeout));
+  const absl::Status agreed = CheckAgreed(mine, of_all[0]);
   if (!agreed.ok()) {
     client_->Report({.world_ranks = {info_.rank}, .error = agreed});
   }

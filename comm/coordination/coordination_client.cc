@@ -17,7 +17,7 @@ namespace {
 
 /// A message has to be smaller than the 4 MiB that gRPC takes, or it ends its
 /// stream.
-constexpr size_t kMostValueBytes = size_t{1} << 20;
+constexpr size_t kMostBlobBytes = size_t{1} << 20;
 constexpr size_t kMostTextBytes = 4096;
 
 Member Bounded(Member member) {
@@ -146,16 +146,25 @@ void CoordinationClient::Lose(const std::string& how) {
            absl::StrCat(who, ", which coordinates the job, ", how))});
 }
 
-int64_t CoordinationClient::NextRequest() {
-  std::lock_guard lock(mutex_);
-  answers_[++last_request_] = std::nullopt;
-  return last_request_;
-}
-
-absl::StatusOr<std::string> CoordinationClient::Request(ClientMessage message,
-                                                        int64_t id) {
-  wire_->Send(std::move(message));
+absl::StatusOr<std::vector<std::string>> CoordinationClient::Gather(
+    const std::string& name, const std::string& blob, absl::Duration timeout) {
+  if (name.size() + blob.size() > kMostBlobBytes) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "'", BoundedText(name, 100), "' and its blob have ",
+        name.size() + blob.size(), " bytes; the most is ", kMostBlobBytes));
+  }
+  ClientMessage message;
+  coordination::Gather& gather = *message.mutable_gather();
+  gather.set_name(name);
+  gather.set_blob(blob);
+  gather.set_timeout_ms(absl::ToInt64Milliseconds(timeout));
   std::unique_lock lock(mutex_);
+  const int64_t id = ++last_request_;
+  answers_[id] = std::nullopt;
+  lock.unlock();
+  gather.set_request(id);
+  wire_->Send(std::move(message));
+  lock.lock();
   changed_.wait(lock, [this, id] {
     return answers_[id].has_value() || !notices_.empty();
   });
@@ -165,66 +174,12 @@ absl::StatusOr<std::string> CoordinationClient::Request(ClientMessage message,
     return absl::AbortedError(absl::StrCat(
         "the job failed: ", std::string(ResultOf(notices_[0]).message())));
   }
-  if (answer->code() == 0) return answer->value();
-  return absl::Status(static_cast<absl::StatusCode>(answer->code()),
-                      answer->text());
-}
-
-absl::Status CoordinationClient::Put(const std::string& key,
-                                     const std::string& value) {
-  if (key.size() + value.size() > kMostValueBytes) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the key '", BoundedText(key, 100), "' and its value have ",
-        key.size() + value.size(), " bytes; the most is ", kMostValueBytes));
+  if (answer->code() != 0) {
+    return absl::Status(static_cast<absl::StatusCode>(answer->code()),
+                        answer->text());
   }
-  const int64_t id = NextRequest();
-  ClientMessage message;
-  message.mutable_put()->set_request(id);
-  message.mutable_put()->set_key(key);
-  message.mutable_put()->set_value(value);
-  return Request(std::move(message), id).status();
-}
-
-absl::StatusOr<std::string> CoordinationClient::Get(const std::string& key,
-                                                    absl::Duration timeout) {
-  const int64_t id = NextRequest();
-  ClientMessage message;
-  message.mutable_get()->set_request(id);
-  message.mutable_get()->set_key(key);
-  message.mutable_get()->set_timeout_ms(absl::ToInt64Milliseconds(timeout));
-  return Request(std::move(message), id);
-}
-
-absl::StatusOr<std::vector<std::string>> CoordinationClient::Gather(
-    const std::string& name, const std::string& blob, absl::Duration timeout) {
-  Gathered gathered;
-  if (self_.rank() == 0) {
-    // Rank 0 puts all of them together: two requests for each other rank.
-    gathered.add_blobs(blob);
-    for (int rank = 1; rank < self_.size(); ++rank) {
-      CH_ASSIGN_OR_RETURN(*gathered.add_blobs(),
-                          Get(absl::StrCat(name, "/", rank), timeout));
-    }
-    CH_RETURN_IF_ERROR(Put(name, gathered.SerializeAsString()));
-  } else {
-    CH_RETURN_IF_ERROR(Put(absl::StrCat(name, "/", self_.rank()), blob));
-    CH_ASSIGN_OR_RETURN(const std::string all, Get(name, timeout));
-    if (!gathered.ParseFromString(all)) {
-      return absl::InternalError(absl::StrCat(name, " cannot be read"));
-    }
-  }
-  return std::vector<std::string>(gathered.blobs().begin(),
-                                  gathered.blobs().end());
-}
-
-absl::Status CoordinationClient::EnterBarrier(const std::string& name,
-                                              absl::Duration timeout) {
-  const int64_t id = NextRequest();
-  ClientMessage message;
-  message.mutable_barrier()->set_request(id);
-  message.mutable_barrier()->set_name(name);
-  message.mutable_barrier()->set_timeout_ms(absl::ToInt64Milliseconds(timeout));
-  return Request(std::move(message), id).status();
+  return std::vector<std::string>(answer->blobs().begin(),
+                                  answer->blobs().end());
 }
 
 absl::Status CoordinationClient::Leave() {

@@ -66,22 +66,13 @@ class CoordinationClient final : public FailureChannel {
   ///     then failure() has it; kUnauthenticated for another job's token.
   absl::Status AwaitStart();
 
-  /// Sets `key` for all ranks, once.
-  /// \error kAlreadyExists where it has another value; kResourceExhausted for
-  ///     more than 1 MiB; kAborted where the job has failed, here and below.
-  absl::Status Put(const std::string& key, const std::string& value);
-  /// Waits until some rank has set `key`.
-  /// \error kDeadlineExceeded naming the key.
-  absl::StatusOr<std::string> Get(const std::string& key,
-                                  absl::Duration timeout);
-  /// Returns what each rank gave for `name`, by rank. Called by all ranks.
-  /// \error as of Put and Get.
+  /// Returns the blobs of all ranks for `name`, by rank. Called by all ranks.
+  /// \error kDeadlineExceeded naming the ranks that did not come;
+  ///     kResourceExhausted for a blob of more than 1 MiB, or 3 MiB of all;
+  ///     kAborted if the job has failed.
   absl::StatusOr<std::vector<std::string>> Gather(const std::string& name,
                                                   const std::string& blob,
                                                   absl::Duration timeout);
-  /// Waits until all ranks are in the barrier `name`.
-  /// \error kDeadlineExceeded naming the ranks that did not come.
-  absl::Status EnterBarrier(const std::string& name, absl::Duration timeout);
 
   /// This rank's function has returned. Waits for those of the others, which
   /// may need this process until then.
@@ -107,8 +98,6 @@ class CoordinationClient final : public FailureChannel {
   void Lose(const std::string& how);
   /// \pre mutex_ is held.
   void Add(FailureNotice notice);
-  absl::StatusOr<std::string> Request(ClientMessage message, int64_t id);
-  int64_t NextRequest();
   std::string CurrentActivity();
   void Run();
   /// Ends the process once its rank is late. Takes no lock but mutex_, which

@@ -62,7 +62,7 @@ int Reach(const char* address, int port) {
 /// Returns when all ranks have joined, of whom one may fail the job then: who
 /// has not would be told so in place of a start.
 void AwaitAll(CoordinationClient& client) {
-  client.EnterBarrier("started", absl::Seconds(60)).IgnoreError();
+  client.Gather("started", "", absl::Seconds(60)).status().IgnoreError();
 }
 
 /// A server, and clients that join and act each on a thread of its own.
@@ -129,15 +129,6 @@ TEST(CoordinationTest, ListensOnTheGivenAddressAlone) {
 TEST(CoordinationTest, RanksExchangeMeetAndLeave) {
   Job job(4);
   const auto results = job.RunAll([](CoordinationClient& client, int rank) {
-    if (absl::Status put =
-            client.Put(absl::StrCat("key ", rank), std::string(rank + 1, '\0'));
-        !put.ok()) {
-      return put;
-    }
-    const auto got =
-        client.Get(absl::StrCat("key ", (rank + 1) % 4), absl::Seconds(60));
-    if (!got.ok()) return got.status();
-    EXPECT_EQ(got->size(), static_cast<size_t>((rank + 1) % 4 + 1));
     // Bytes that are no text.
     const auto all =
         client.Gather("all", std::string(rank, '\xff'), absl::Seconds(60));
@@ -147,10 +138,8 @@ TEST(CoordinationTest, RanksExchangeMeetAndLeave) {
       EXPECT_EQ((*all)[r], std::string(r, '\xff'));
     }
     for (int i = 0; i < 3; ++i) {
-      if (absl::Status met = client.EnterBarrier("b", absl::Seconds(60));
-          !met.ok()) {
-        return met;
-      }
+      const auto met = client.Gather("b", "", absl::Seconds(60));
+      if (!met.ok()) return met.status();
     }
     return client.Leave();
   });
@@ -160,11 +149,9 @@ TEST(CoordinationTest, RanksExchangeMeetAndLeave) {
 TEST(CoordinationTest, WaitsEndAndSayForWhat) {
   Job job(3);
   const auto results = job.RunAll([](CoordinationClient& client, int rank) {
-    const auto missing = client.Get("nothing", absl::Milliseconds(50));
-    EXPECT_EQ(missing.status().code(), absl::StatusCode::kDeadlineExceeded);
     if (rank != 1) {
       const absl::Status met =
-          client.EnterBarrier("lonely", absl::Milliseconds(50));
+          client.Gather("lonely", "", absl::Milliseconds(50)).status();
       EXPECT_EQ(met.code(), absl::StatusCode::kDeadlineExceeded);
       EXPECT_THAT(std::string(met.message()), HasSubstr("rank 1"));
     }
@@ -324,7 +311,8 @@ TEST(CoordinationTest, AFailureEndsWaits) {
     if (rank == 1) {
       client.Report({.world_ranks = {1}, .error = absl::InternalError("bad")});
     }
-    const absl::Status status = client.Get("nothing", absl::Hours(1)).status();
+    const absl::Status status =
+        client.Gather(absl::StrCat("own ", rank), "", absl::Hours(1)).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
     client.Leave().IgnoreError();
     return status;
@@ -417,14 +405,14 @@ TEST(CoordinationTest, TextsOfAnyBytesAndLengthPass) {
   Job job(2);
   const auto results = job.RunAll([&](CoordinationClient& client, int rank) {
     client.SetActivity([&] { return bytes + std::string(5 << 20, 'a'); });
-    if (rank == 0) {
-      EXPECT_TRUE(client.Put(bytes, bytes).ok());
-    }
-    const auto got = client.Get(bytes, absl::Seconds(60));
-    EXPECT_EQ(got.value_or(""), bytes) << got.status();
-    EXPECT_EQ(client.Put("long", std::string(5 << 20, 'v')).code(),
-              absl::StatusCode::kResourceExhausted);
-    EXPECT_TRUE(client.EnterBarrier(bytes, absl::Seconds(60)).ok());
+    const auto got = client.Gather(bytes, bytes, absl::Seconds(60));
+    EXPECT_TRUE(got.ok()) << got.status();
+    EXPECT_EQ(got.value_or(std::vector<std::string>(2)).at(0), bytes);
+    EXPECT_EQ(
+        client.Gather("long", std::string(5 << 20, 'v'), absl::Seconds(60))
+            .status()
+            .code(),
+        absl::StatusCode::kResourceExhausted);
     if (rank == 1) {
       client.Report(
           {.world_ranks = {1},
@@ -515,7 +503,7 @@ TEST(CoordinationTest, StrangersTakeFewFilesAndHoldNobodyUp) {
     const int files = Files();
     const std::vector<int> sockets = Strangers(job.port(), kMany, first);
     const auto results = job.RunAll([&](CoordinationClient& client, int) {
-      EXPECT_TRUE(client.EnterBarrier("b", absl::Seconds(60)).ok());
+      EXPECT_TRUE(client.Gather("b", "", absl::Seconds(60)).ok());
       // Those of the strangers themselves, of the coordinator and of the ranks.
       EXPECT_LT(Files() - files - kMany, 180) << "after '" << first << "'";
       return client.Leave();

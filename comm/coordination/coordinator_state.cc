@@ -80,7 +80,7 @@ CoordinatorState::CoordinatorState(Member self, std::string token,
       token_(std::move(token)),
       times_(times),
       begin_(now),
-      exchange_(self_.size()),
+      gathers_(self_.size()),
       last_event_(now),
       next_heartbeat_(now) {}
 
@@ -128,9 +128,9 @@ void CoordinatorState::SendToAll(const ServerMessage& message,
   }
 }
 
-void CoordinatorState::Send(const ExchangeState::Answers& answers,
+void CoordinatorState::Send(const GatherState::Answers& answers,
                             Actions& actions) const {
-  for (const ExchangeState::AnswerTo& to : answers) {
+  for (const GatherState::AnswerTo& to : answers) {
     if (!Lives(to.rank)) continue;
     ServerMessage message;
     *message.mutable_answer() = to.answer;
@@ -270,14 +270,8 @@ void CoordinatorState::OnMessageOf(Rank& rank, const ClientMessage& message,
       rank.activity = message.heartbeat();
       rank.activity_at = now;
       break;
-    case ClientMessage::kPut:
-      Send(exchange_.OnPut(index, message.put()), actions);
-      break;
-    case ClientMessage::kGet:
-      Send(exchange_.OnGet(index, message.get(), now), actions);
-      break;
-    case ClientMessage::kBarrier:
-      Send(exchange_.OnBarrier(index, message.barrier(), now), actions);
+    case ClientMessage::kGather:
+      Send(gathers_.OnGather(index, message.gather(), now), actions);
       break;
     case ClientMessage::kFailure:
       if (phase_ == Phase::kGathering) {
@@ -454,7 +448,7 @@ void CoordinatorState::Tell(FailureNotice failure, Actions& actions) {
       Send(rank.peer, Message(&ServerMessage::mutable_dismissed), actions);
     }
   }
-  Send(exchange_.OnFailure(absl::AbortedError(absl::StrCat(
+  Send(gathers_.OnFailure(absl::AbortedError(absl::StrCat(
            "the job failed: ", std::string(ResultOf(*failure_).message())))),
        actions);
 }
@@ -504,7 +498,7 @@ CoordinatorState::Actions CoordinatorState::OnTick(absl::Time now) {
     *message.mutable_failure() = ToMessage(std::exchange(losses_, {}));
     SendToAll(message, actions);
   }
-  Send(exchange_.OnTick(now), actions);
+  Send(gathers_.OnTick(now), actions);
   std::vector<Peer> silent;
   for (const auto& [peer, since] : strangers_) {
     if (now - since > times_.heartbeat) silent.push_back(peer);

@@ -26,7 +26,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "crosshatch/comm/coordination/exchange_state.h"
+#include "crosshatch/comm/coordination/gather_state.h"
 #include "crosshatch/comm/coordination/messages.pb.h"
 #include "crosshatch/comm/failure_channel.h"
 
@@ -114,7 +114,7 @@ class CoordinatorState {
   void Wake(absl::Time now);
   void Send(Peer peer, ServerMessage message, Actions& actions) const;
   void SendToAll(const ServerMessage& message, Actions& actions) const;
-  void Send(const ExchangeState::Answers& answers, Actions& actions) const;
+  void Send(const GatherState::Answers& answers, Actions& actions) const;
   void Refuse(Peer peer, const std::string& why, Actions& actions);
   void Register(Peer peer, const Registration& registration, absl::Time now,
                 Actions& actions);
@@ -137,7 +137,7 @@ class CoordinatorState {
   const absl::Time begin_;
 
   Phase phase_ = Phase::kGathering;
-  ExchangeState exchange_;
+  GatherState gathers_;
   std::map<int, Rank> ranks_;
   std::map<Peer, int> rank_of_;
   std::map<Peer, absl::Time> strangers_;  // Since when.
