@@ -9,13 +9,63 @@
 /// others are told of it.
 
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "crosshatch/comm/failure_channel.h"
 
 namespace crosshatch {
+
+/// Why a job fails, as one process tells the others.
+struct FailureNotice {
+  /// World ranks that failed by themselves: one, or the members of a group.
+  std::vector<int> world_ranks;
+  /// What went wrong went wrong between the members of a group, which `error`
+  /// names (FailureOfGroup in comm/job_failure.h); otherwise with one rank
+  /// alone (FailureOfRank).
+  bool of_group = false;
+  /// The processes of world_ranks are gone, or do not answer: nothing will
+  /// come from them any more, and nothing reads their peers' memory.
+  bool process_lost = false;
+  /// The processes of world_ranks live, but cannot use the engine's link: as
+  /// with those that are gone nothing comes from them any more.
+  bool cut_off = false;
+  /// Not OK.
+  absl::Status error;
+};
+
+/// One process's end of the channel, for one job. Outlives the job.
+/// Whoever makes one also bounds how long a rank may take to come back once the
+/// job has failed: a thread cannot be stopped, so its process is ended.
+/// \threadsafety all members may be called from any thread.
+class FailureChannel {
+ public:
+  using Told = std::function<void(const FailureNotice& notice)>;
+  using Activity = std::function<std::string()>;
+
+  virtual ~FailureChannel() = default;
+
+  /// Reports to the coordinator that the job fails, as this process has found.
+  /// Does not block. The coordinator alone decides what the job failed with,
+  /// and reports that to all processes, this one included (OnFailure).
+  virtual void Report(const FailureNotice& notice) = 0;
+
+  /// Returns OK, or the error of the first process that is lost or cut off.
+  virtual absl::Status loss() const = 0;
+
+  /// From now on `told` is called, on a thread of the channel, with what the
+  /// job failed with, be it this process's own Report, and then with all others
+  /// that are lost or cut off; with those that came before too. It does not
+  /// block. Null ends that: once this has returned, no call is under way.
+  virtual void OnFailure(Told told) = 0;
+
+  /// From now on `activity` is what to ask for one line on what this rank does,
+  /// e.g. "in all_gather #17 'layers.0' of group 'fsdp' (ranks 0, 2) for 3.2
+  /// s", when a failure is told: nothing is written down before, so that a
+  /// collective pays nothing for it. Null ends that as for OnFailure.
+  virtual void SetActivity(Activity activity) = 0;
+};
 
 struct JobFailure {
   /// The result of the job.

@@ -9,7 +9,6 @@
 #include "crosshatch/base/start_thread.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/coordination/failure_message.h"
-#include "crosshatch/comm/coordination/steady_time.h"
 #include "crosshatch/comm/job_failure.h"
 
 namespace crosshatch::coordination {

@@ -18,7 +18,7 @@
 #include "absl/time/time.h"
 #include "crosshatch/comm/coordination/coordinator_state.h"
 #include "crosshatch/comm/coordination/wire.h"
-#include "crosshatch/comm/failure_channel.h"
+#include "crosshatch/comm/job_failure.h"
 
 namespace crosshatch::coordination {
 

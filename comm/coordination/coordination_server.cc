@@ -11,7 +11,6 @@
 #include "crosshatch/base/start_thread.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/base/waiting.h"
-#include "crosshatch/comm/coordination/steady_time.h"
 
 namespace crosshatch::coordination {
 namespace {

@@ -28,7 +28,7 @@
 #include "absl/time/time.h"
 #include "crosshatch/comm/coordination/gather_state.h"
 #include "crosshatch/comm/coordination/messages.pb.h"
-#include "crosshatch/comm/failure_channel.h"
+#include "crosshatch/comm/job_failure.h"
 
 namespace crosshatch::coordination {
 

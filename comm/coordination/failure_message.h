@@ -3,7 +3,7 @@
 #define CROSSHATCH_COMM_COORDINATION_FAILURE_MESSAGE_H_
 
 #include "crosshatch/comm/coordination/messages.pb.h"
-#include "crosshatch/comm/failure_channel.h"
+#include "crosshatch/comm/job_failure.h"
 
 namespace crosshatch::coordination {
 

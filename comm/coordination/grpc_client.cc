@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <grpc/support/log.h>
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <cstdlib>
 #include <deque>
 #include <functional>
 #include <mutex>
@@ -12,7 +14,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/waiting.h"
-#include "crosshatch/comm/coordination/grpc_log.h"
 #include "crosshatch/comm/coordination/messages.grpc.pb.h"
 #include "crosshatch/comm/coordination/wire.h"
 
@@ -99,6 +100,16 @@ class GrpcClient final
 };
 
 }  // namespace
+
+void QuietenGrpc() {
+  static const bool once = [] {
+    if (std::getenv("GRPC_VERBOSITY") == nullptr) {
+      gpr_set_log_function([](gpr_log_func_args*) {});
+    }
+    return true;
+  }();
+  static_cast<void>(once);
+}
 
 absl::StatusOr<std::unique_ptr<ClientWire>> ConnectGrpc(
     const std::string& host, int port, absl::Duration timeout,

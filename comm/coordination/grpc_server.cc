@@ -11,7 +11,6 @@
 #include "absl/status/status.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/coordination/acceptor.h"
-#include "crosshatch/comm/coordination/grpc_log.h"
 #include "crosshatch/comm/coordination/messages.grpc.pb.h"
 #include "crosshatch/comm/coordination/wire.h"
 

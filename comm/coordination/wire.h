@@ -6,6 +6,7 @@
 /// How messages travel between ranks and the coordinator. The two functions at
 /// the end are gRPC's; nothing else here knows of it.
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -16,6 +17,13 @@
 #include "crosshatch/comm/coordination/messages.pb.h"
 
 namespace crosshatch::coordination {
+
+/// Returns a time to measure waits by, which setting the machine's clock does
+/// not move. Its zero means nothing.
+inline absl::Time SteadyNow() {
+  return absl::UnixEpoch() +
+         absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
+}
 
 /// The coordinator's end of all connections. Destroying it ends them and frees
 /// the port; no event comes once that has returned.
@@ -52,6 +60,10 @@ class ClientWire {
   virtual ~ClientWire() = default;
   virtual void Send(ClientMessage message) = 0;
 };
+
+/// Keeps gRPC's own lines off stderr: they come back as statuses, and a job
+/// prints one error. $GRPC_VERBOSITY, if set, has them printed.
+void QuietenGrpc();
 
 /// Listens on the addresses of `host` alone.
 /// \param port 0: any that is free.

@@ -187,14 +187,14 @@ absl::StatusOr<std::vector<std::string>> LocalGroup::Gather(
   const absl::FunctionRef<std::string()> describes = describe;
   CH_RETURN_IF_ERROR(gathers_.Meet(
       member, [] { return absl::OkStatus(); }, describes));
-  Passage& passage = slots_[member].in_gather;
-  passage.Enter(describes);
+  InFlight& in_flight = slots_[member].in_gather;
+  in_flight.Enter(describes);
   std::vector<std::string> blobs;
   blobs.reserve(slots_.size());
   for (const Slot& slot : slots_) blobs.push_back(*slot.blob);
-  passage.Step();
+  in_flight.Step();
   gather_barrier_.ArriveAndWait();
-  passage.Leave();
+  in_flight.Leave();
   return blobs;
 }
 
@@ -217,13 +217,13 @@ std::vector<LateWait> LocalGroup::FindLate(const WatchMoment& now,
   return late;
 }
 
-std::optional<LateWait> LocalGroup::FindInside(Passage Slot::*passage,
+std::optional<LateWait> LocalGroup::FindInside(InFlight Slot::*in_flight,
                                                const WatchMoment& now,
                                                absl::Duration least) {
-  std::vector<std::optional<Passage::Stay>> stays;
+  std::vector<std::optional<InFlight::Stay>> stays;
   std::optional<int> first;
   for (Slot& slot : slots_) {
-    stays.push_back((slot.*passage).Find(now, least));
+    stays.push_back((slot.*in_flight).Find(now, least));
     if (!stays.back().has_value()) continue;
     first = std::min(first.value_or(stays.back()->stage), stays.back()->stage);
   }

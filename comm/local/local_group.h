@@ -20,9 +20,8 @@
 #include "crosshatch/comm/fingerprint.h"
 #include "crosshatch/comm/group_key.h"
 #include "crosshatch/comm/local/late_wait.h"
-#include "crosshatch/comm/local/passage.h"
 #include "crosshatch/comm/local/rendezvous.h"
-#include "crosshatch/comm/local/thread_barrier.h"
+#include "crosshatch/comm/local/wake_word.h"
 #include "crosshatch/comm/segment_cursor.h"
 #include "crosshatch/comm/watch_clock.h"
 #include "crosshatch/tensor/kernels/kernel_table.h"
@@ -98,8 +97,8 @@ class LocalGroup {
     Event summed;
     Event after;
     /// What the watch sees of it once it has met the others.
-    Passage in_collective;
-    Passage in_gather;
+    InFlight in_collective;
+    InFlight in_gather;
   };
 
   const Collective& of(int member) const { return *slots_[member].collective; }
@@ -116,8 +115,9 @@ class LocalGroup {
   /// before `queue` goes on.
   void Join(int me, Event Slot::*point, Stream* queue);
   void AwaitPeers(int me, Event Slot::*point, Stream& queue);
-  /// Which members have not left what all came to, by `passage` of their slots.
-  std::optional<LateWait> FindInside(Passage Slot::*passage,
+  /// Which members have not left what all came to, by `in_flight` of their
+  /// slots.
+  std::optional<LateWait> FindInside(InFlight Slot::*in_flight,
                                      const WatchMoment& now,
                                      absl::Duration least);
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "crosshatch/comm/local/late_wait.h"
-#include "crosshatch/comm/local/thread_barrier.h"
+#include "crosshatch/comm/local/wake_word.h"
 #include "crosshatch/comm/watch_clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -41,10 +41,10 @@ class Link {
   /// Small messages of any size. Those of one sender arrive in order; they need
   /// no receiver to be sent, if they are small.
   /// @{
-  virtual absl::Status SendNote(int to, const std::string& note,
-                                LinkRequest& request) = 0;
-  /// Takes the next note that has come; `from` becomes -1 if none has.
-  virtual absl::Status TakeNote(int& from, std::string& note) = 0;
+  virtual absl::Status SendControl(int to, const std::string& message,
+                                   LinkRequest& request) = 0;
+  /// Takes the next message that has come; `from` becomes -1 if none has.
+  virtual absl::Status TakeControl(int& from, std::string& message) = 0;
   /// @}
 
   /// \name Data
@@ -77,13 +77,13 @@ class Link {
   virtual std::chrono::nanoseconds first_sleep() const = 0;
   virtual std::chrono::nanoseconds longest_sleep() const = 0;
   /// Wakes `rank` if it sleeps and no message does so; its own rank too.
-  virtual void Ring(int rank) = 0;
+  virtual void Notify(int rank) = 0;
   /// Returns what Sleep is to be given; from here on rings are heard. The
   /// caller looks for messages once more, then calls Sleep or DoNotSleep.
-  virtual uint32_t Listen() = 0;
-  virtual void DoNotSleep() = 0;
+  virtual uint32_t Arm() = 0;
+  virtual void Disarm() = 0;
   /// Returns at a ring since Listen gave `heard`, or after `longest`.
-  virtual void Sleep(uint32_t heard, std::chrono::nanoseconds longest) = 0;
+  virtual void Sleep(uint32_t seen, std::chrono::nanoseconds longest) = 0;
   /// @}
 };
 

@@ -21,31 +21,32 @@ class LoopbackLink final : public Link {
   int core_share() const override { return 1; }
   int max_tag() const override { return 32767; }
 
-  absl::Status SendNote(int to, const std::string& note,
-                        LinkRequest& request) override {
+  absl::Status SendControl(int to, const std::string& message,
+                           LinkRequest& request) override {
     std::lock_guard lock(wire_.mutex_);
     if (absl::Status error = OwnLoss(); !error.ok()) return error;
     if (!Dead(to)) {
-      wire_.notes_[to].emplace_back(rank_, std::make_shared<std::string>(note));
+      wire_.notes_[to].emplace_back(rank_,
+                                    std::make_shared<std::string>(message));
     }
     request.pending = false;
     return absl::OkStatus();
   }
 
-  absl::Status TakeNote(int& from, std::string& note) override {
+  absl::Status TakeControl(int& from, std::string& message) override {
     std::lock_guard lock(wire_.mutex_);
     from = -1;
     if (absl::Status error = OwnLoss(); !error.ok()) return error;
-    auto& notes = wire_.notes_[rank_];
+    auto& messages = wire_.notes_[rank_];
     if (Late()) return absl::OkStatus();
     const auto next =
-        std::find_if(notes.begin(), notes.end(), [&](const auto& each) {
+        std::find_if(messages.begin(), messages.end(), [&](const auto& each) {
           return wire_.held_ != std::pair(each.first, rank_);
         });
-    if (next == notes.end()) return absl::OkStatus();
+    if (next == messages.end()) return absl::OkStatus();
     from = next->first;
-    note = *next->second;
-    notes.erase(next);
+    message = *next->second;
+    messages.erase(next);
     return absl::OkStatus();
   }
 
@@ -134,13 +135,13 @@ class LoopbackLink final : public Link {
   std::chrono::nanoseconds longest_sleep() const override {
     return std::chrono::milliseconds(1);
   }
-  void Ring(int rank) override {
-    if (rank == rank_ || Near(rank)) wire_.bells_[rank].Ring();
+  void Notify(int rank) override {
+    if (rank == rank_ || Near(rank)) wire_.bells_[rank].Notify();
   }
-  uint32_t Listen() override { return wire_.bells_[rank_].Listen(); }
-  void DoNotSleep() override { wire_.bells_[rank_].DoNotSleep(); }
-  void Sleep(uint32_t heard, std::chrono::nanoseconds longest) override {
-    wire_.bells_[rank_].Sleep(heard, longest);
+  uint32_t Arm() override { return wire_.bells_[rank_].Arm(); }
+  void Disarm() override { wire_.bells_[rank_].Disarm(); }
+  void Sleep(uint32_t seen, std::chrono::nanoseconds longest) override {
+    wire_.bells_[rank_].Sleep(seen, longest);
   }
 
  private:
@@ -199,7 +200,7 @@ int LoopbackWire::num_held() const {
   std::lock_guard lock(mutex_);
   int held = 0;
   for (size_t to = 0; to < notes_.size(); ++to) {
-    for (const auto& [from, note] : notes_[to]) {
+    for (const auto& [from, message] : notes_[to]) {
       held += held_ == std::pair(from, static_cast<int>(to)) ? 1 : 0;
     }
   }

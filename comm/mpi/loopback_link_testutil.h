@@ -17,8 +17,8 @@
 #include <utility>
 #include <vector>
 
-#include "crosshatch/comm/mpi/doorbell.h"
 #include "crosshatch/comm/mpi/link.h"
+#include "crosshatch/comm/mpi/notification.h"
 
 namespace crosshatch::internal {
 
@@ -85,7 +85,7 @@ class LoopbackWire {
   std::map<Key, std::deque<std::shared_ptr<Message>>> awaited_;
   std::vector<bool> lost_;
   std::pair<int, int> held_{-1, -1};
-  std::vector<Doorbell> bells_;
+  std::vector<Notification> bells_;
   bool is_blocked_ = false;
   std::condition_variable unblocked_;
 };

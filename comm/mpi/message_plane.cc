@@ -9,7 +9,6 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/event_sink.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/comm/mpi/engine_span.h"
 #include "crosshatch/comm/mpi/transfer.h"
 #include "crosshatch/comm/reduce_segments.h"
 #include "crosshatch/comm/segment_cursor.h"

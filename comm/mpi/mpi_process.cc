@@ -20,13 +20,22 @@
 #include "crosshatch/base/process.h"
 #include "crosshatch/base/start_thread.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/comm/mpi/doorbell.h"
-#include "crosshatch/comm/mpi/mpi_status.h"
+#include "crosshatch/comm/mpi/notification.h"
 
 namespace crosshatch::internal {
 namespace {
 
-constexpr int kNoteTag = 0;
+absl::Status MpiStatus(int code, const char* call) {
+  if (code == MPI_SUCCESS) return absl::OkStatus();
+  char text[MPI_MAX_ERROR_STRING] = "";
+  int length = 0;
+  if (MPI_Error_string(code, text, &length) != MPI_SUCCESS) length = 0;
+  return absl::InternalError(
+      absl::StrCat(call, " failed with code ", code, ": ",
+                   absl::string_view(text, static_cast<size_t>(length))));
+}
+
+constexpr int kControlTag = 0;
 /// The longest sleep, which is also what a lost ring costs.
 constexpr std::chrono::milliseconds kLongestSleep(1);
 /// The first sleep where a peer is on another machine and cannot ring.
@@ -36,7 +45,7 @@ constexpr std::chrono::microseconds kFirstSleepAfar(50);
 struct Neighbours {
   int core_share = 1;
   /// By rank; null for those on other machines.
-  std::vector<Doorbell*> bells;
+  std::vector<Notification*> bells;
 };
 
 class MpiLink final : public Link {
@@ -58,34 +67,35 @@ class MpiLink final : public Link {
   int core_share() const override { return neighbours_.core_share; }
   int max_tag() const override { return max_tag_; }
 
-  absl::Status SendNote(int to, const std::string& note,
-                        LinkRequest& request) override {
-    if (note.size() > INT_MAX) {
+  absl::Status SendControl(int to, const std::string& message,
+                           LinkRequest& request) override {
+    if (message.size() > INT_MAX) {
       return absl::ResourceExhaustedError(absl::StrCat(
-          "a message of ", note.size(), " bytes to rank ", to,
+          "a message of ", message.size(), " bytes to rank ", to,
           " is larger than MPI takes; the side channel is for small ones"));
     }
-    return Send(to, kNoteTag, note.data(), static_cast<int64_t>(note.size()),
-                request);
+    return Send(to, kControlTag, message.data(),
+                static_cast<int64_t>(message.size()), request);
   }
 
-  absl::Status TakeNote(int& from, std::string& note) override {
+  absl::Status TakeControl(int& from, std::string& taken) override {
     from = -1;
     if (!incoming_.pending) {
       int found = 0;
       MPI_Message message;
       MPI_Status status;
-      CH_RETURN_IF_ERROR(MpiStatus(MPI_Improbe(MPI_ANY_SOURCE, kNoteTag, comm_,
-                                               &found, &message, &status),
-                                   "MPI_Improbe"));
+      CH_RETURN_IF_ERROR(
+          MpiStatus(MPI_Improbe(MPI_ANY_SOURCE, kControlTag, comm_, &found,
+                                &message, &status),
+                    "MPI_Improbe"));
       if (found == 0) return absl::OkStatus();
       int bytes = 0;
       CH_RETURN_IF_ERROR(
           MpiStatus(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count"));
       incoming_from_ = status.MPI_SOURCE;
-      incoming_note_.resize(static_cast<size_t>(bytes));
+      incoming_message_.resize(static_cast<size_t>(bytes));
       MPI_Request request;
-      CH_RETURN_IF_ERROR(MpiStatus(MPI_Imrecv(incoming_note_.data(), bytes,
+      CH_RETURN_IF_ERROR(MpiStatus(MPI_Imrecv(incoming_message_.data(), bytes,
                                               MPI_BYTE, &message, &request),
                                    "MPI_Imrecv"));
       Keep(request, incoming_);
@@ -93,7 +103,7 @@ class MpiLink final : public Link {
     CH_RETURN_IF_ERROR(Test(incoming_));
     if (incoming_.pending) return absl::OkStatus();
     from = incoming_from_;
-    std::swap(note, incoming_note_);
+    std::swap(taken, incoming_message_);
     return absl::OkStatus();
   }
 
@@ -145,13 +155,13 @@ class MpiLink final : public Link {
   std::chrono::nanoseconds longest_sleep() const override {
     return kLongestSleep;
   }
-  void Ring(int rank) override {
-    if (neighbours_.bells[rank] != nullptr) neighbours_.bells[rank]->Ring();
+  void Notify(int rank) override {
+    if (neighbours_.bells[rank] != nullptr) neighbours_.bells[rank]->Notify();
   }
-  uint32_t Listen() override { return neighbours_.bells[rank_]->Listen(); }
-  void DoNotSleep() override { neighbours_.bells[rank_]->DoNotSleep(); }
-  void Sleep(uint32_t heard, std::chrono::nanoseconds longest) override {
-    neighbours_.bells[rank_]->Sleep(heard, longest);
+  uint32_t Arm() override { return neighbours_.bells[rank_]->Arm(); }
+  void Disarm() override { neighbours_.bells[rank_]->Disarm(); }
+  void Sleep(uint32_t seen, std::chrono::nanoseconds longest) override {
+    neighbours_.bells[rank_]->Sleep(seen, longest);
   }
 
  private:
@@ -174,10 +184,10 @@ class MpiLink final : public Link {
   const Neighbours& neighbours_;
   const bool all_near_;
 
-  /// A note on its way, of this sender.
+  /// A message on its way, of this sender.
   LinkRequest incoming_;
   int incoming_from_ = -1;
-  std::string incoming_note_;
+  std::string incoming_message_;
 };
 
 }  // namespace
@@ -352,10 +362,10 @@ absl::Status MpiProcess::MeetNeighbours() {
   state.neighbours.core_share = CoreShare(cores, static_cast<size_t>(index));
   void* memory = nullptr;
   CH_RETURN_IF_ERROR(
-      MpiStatus(MPI_Win_allocate_shared(sizeof(Doorbell), 1, MPI_INFO_NULL,
+      MpiStatus(MPI_Win_allocate_shared(sizeof(Notification), 1, MPI_INFO_NULL,
                                         state.node, &memory, &state.bells),
                 "MPI_Win_allocate_shared"));
-  new (memory) Doorbell;
+  new (memory) Notification;
   CH_RETURN_IF_ERROR(MpiStatus(MPI_Barrier(state.node), "MPI_Barrier"));
 
   MPI_Group world = MPI_GROUP_NULL;
@@ -381,7 +391,7 @@ absl::Status MpiProcess::MeetNeighbours() {
     CH_RETURN_IF_ERROR(MpiStatus(
         MPI_Win_shared_query(state.bells, near[r], &bytes, &unit, &bell),
         "MPI_Win_shared_query"));
-    state.neighbours.bells[r] = static_cast<Doorbell*>(bell);
+    state.neighbours.bells[r] = static_cast<Notification*>(bell);
   }
   return absl::OkStatus();
 }

@@ -16,19 +16,19 @@ constexpr int kLooks = 40;
 
 }  // namespace
 
-Poller::Poller(Link& link, std::function<bool()> take_notes)
-    : link_(link), take_notes_(std::move(take_notes)) {}
+Poller::Poller(Link& link, std::function<bool()> take_messages)
+    : link_(link), take_messages_(std::move(take_messages)) {}
 
 void Poller::Wait(std::unique_lock<std::mutex>& lock,
                   absl::FunctionRef<bool()> done) {
   // What has come may be all that is waited for.
-  if (!has_leader_) take_notes_();
+  if (!has_leader_) take_messages_();
   if (done()) return;
   Waiter self{.done = done};
   waiters_.push_back(&self);
   // A leader may sleep long because nothing was going on.
   if (has_leader_ && link_.first_sleep() != link_.longest_sleep()) {
-    link_.Ring(link_.rank());
+    link_.Notify(link_.rank());
   }
   while (!self.finished) {
     if (has_leader_) {
@@ -63,22 +63,22 @@ void Poller::Lead(std::unique_lock<std::mutex>& lock, Waiter& self) {
       lock.lock();
       continue;
     }
-    const uint32_t heard = link_.Listen();
+    const uint32_t seen = link_.Arm();
     if (Look()) {
-      link_.DoNotSleep();
+      link_.Disarm();
       if (self.finished) return;
       looks = 0;
       continue;
     }
     lock.unlock();
-    link_.Sleep(heard, sleep);
+    link_.Sleep(seen, sleep);
     lock.lock();
     sleep = std::min(2 * sleep, link_.longest_sleep());
   }
 }
 
 bool Poller::Look() {
-  bool any = take_notes_();
+  bool any = take_messages_();
   for (Waiter* waiter : waiters_) {
     if (waiter->finished || !waiter->done()) continue;
     waiter->finished = true;

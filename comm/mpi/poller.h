@@ -20,9 +20,10 @@ namespace crosshatch::internal {
 class Poller {
  public:
   /// \param link outlives this.
-  /// \param take_notes takes what has come; called with the lock held. Returns
+  /// \param take_messages takes what has come; called with the lock held.
+  /// Returns
   ///     whether anything had.
-  Poller(Link& link, std::function<bool()> take_notes);
+  Poller(Link& link, std::function<bool()> take_messages);
 
   /// Returns when done() is true. It is called with the lock held, maybe on
   /// another thread, after whatever may have come, and moves its requests on.
@@ -44,7 +45,7 @@ class Poller {
   bool Look();
 
   Link& link_;
-  const std::function<bool()> take_notes_;
+  const std::function<bool()> take_messages_;
   std::vector<Waiter*> waiters_;
   bool has_leader_ = false;
 };

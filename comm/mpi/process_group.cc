@@ -21,7 +21,7 @@ ProcessGroup::ProcessGroup(std::shared_ptr<ProcessJob> job,
       fingerprints_(static_cast<size_t>(size())),
       pointers_(static_cast<size_t>(size())) {
   for (Outgoing* outgoing : {&to_agree_, &to_gather_}) {
-    outgoing->notes.resize(static_cast<size_t>(size()));
+    outgoing->messages.resize(static_cast<size_t>(size()));
     outgoing->requests.resize(static_cast<size_t>(size()));
   }
 }
@@ -38,11 +38,12 @@ absl::Status ProcessGroup::Agree(const Fingerprint& fingerprint,
                                  absl::FunctionRef<void(PayloadRoom)> offer) {
   std::string own = StartAgreement(fingerprint);
   offer([this](int member, int64_t bytes) {
-    return AppendData(bytes, to_agree_.notes[static_cast<size_t>(member)]);
+    return AppendPayload(bytes,
+                         to_agree_.messages[static_cast<size_t>(member)]);
   });
   if (size() > 1) {
     CH_RETURN_IF_ERROR(
-        ExchangeNotes(group_->collectives, meeting_, std::move(own), nullptr));
+        ExchangeMessages(group_->collectives, round_, std::move(own), nullptr));
     CH_RETURN_IF_ERROR(CheckMembers(fingerprint));
   }
   if (!is_watched_) return absl::OkStatus();
@@ -53,47 +54,47 @@ absl::Status ProcessGroup::Agree(const Fingerprint& fingerprint,
 
 std::string ProcessGroup::StartAgreement(const Fingerprint& fingerprint) {
   Close();
-  ++meeting_;
+  ++round_;
   is_open_ = size() > 1;
   std::string own;
-  StartNote({.kind = NoteKind::kMeet, .group = group_->id, .meeting = meeting_},
-            own);
+  StartMessage(
+      {.kind = MessageKind::kAgree, .group = group_->id, .round = round_}, own);
   {
     const EngineSpan comparing(spans_, "comparing");
     AppendFingerprint(fingerprint, own);
   }
   for (int r = 0; r < size(); ++r) {
-    if (r != me()) to_agree_.notes[static_cast<size_t>(r)] = own;
+    if (r != me()) to_agree_.messages[static_cast<size_t>(r)] = own;
   }
   return own;
 }
 
 void ProcessGroup::Done() {
   ProcessJob::Lock lock = job_->TakeLock();
-  if (is_open_) group_->collectives.Close(meeting_);
+  if (is_open_) group_->collectives.Close(round_);
   is_open_ = false;
-  group_->meeting_since.reset();
+  group_->round_since.reset();
   group_->issuing_since.reset();
 }
 
 void ProcessGroup::Close() {
   if (!is_open_) return;
   ProcessJob::Lock lock = job_->TakeLock();
-  group_->collectives.Close(meeting_);
+  group_->collectives.Close(round_);
   is_open_ = false;
 }
 
 absl::string_view ProcessGroup::Of(int member) const {
   if (!is_open_ || member == me()) return "";
-  const NoteHeader& header = group_->collectives.header(member, meeting_);
-  return absl::string_view(group_->collectives.note(member, meeting_))
+  const MessageHeader& header = group_->collectives.header(member, round_);
+  return absl::string_view(group_->collectives.message(member, round_))
       .substr(static_cast<size_t>(header.data_at),
               static_cast<size_t>(header.data_bytes));
 }
 
-absl::Status ProcessGroup::ExchangeNotes(Meetings& meetings, int64_t meeting,
-                                         std::string own,
-                                         const std::string* gathering) {
+absl::Status ProcessGroup::ExchangeMessages(Arrivals& rounds, int64_t round,
+                                            std::string own,
+                                            const std::string* gathering) {
   const std::vector<int>& ranks = group_->key.world_ranks;
   Outgoing& outgoing = gathering == nullptr ? to_agree_ : to_gather_;
   ProcessJob::Lock lock = job_->TakeLock();
@@ -102,20 +103,20 @@ absl::Status ProcessGroup::ExchangeNotes(Meetings& meetings, int64_t meeting,
     return job_->failure();
   }
   if (gathering == nullptr) {
-    job_->BeginMeeting(*group_, meeting);
+    job_->BeginRound(*group_, round);
   } else {
     job_->BeginGathering(*group_, *gathering);
   }
-  meetings.File(me(), HeaderOf(own), own);
+  rounds.File(me(), HeaderOf(own), own);
   for (int i = 1; i < size(); ++i) {
     const int r = (me() + i) % size();
     if (job_->lost(ranks[r]) || !job_->link_error().ok()) continue;
-    job_->NoteLinkError(job_->link().SendNote(ranks[r], outgoing.notes[r],
-                                              outgoing.requests[r]));
+    job_->NoteLinkError(job_->link().SendControl(ranks[r], outgoing.messages[r],
+                                                 outgoing.requests[r]));
   }
   lock.unlock();
   for (int r = 0; r < size(); ++r) {
-    if (r != me()) job_->link().Ring(ranks[r]);
+    if (r != me()) job_->link().Notify(ranks[r]);
   }
 
   int finished = -1;
@@ -130,11 +131,11 @@ absl::Status ProcessGroup::ExchangeNotes(Meetings& meetings, int64_t meeting,
       job_->NoteLinkError(job_->link().Test(request));
       sent = sent && !request.pending;
     }
-    if (meetings.AllCame(meeting)) {
+    if (rounds.AllCame(round)) {
       if (sent) return true;
     } else {
       for (int r = 0; r < size() && finished < 0; ++r) {
-        if (!meetings.Came(r, meeting) && job_->finished(ranks[r])) {
+        if (!rounds.Came(r, round) && job_->finished(ranks[r])) {
           finished = ranks[r];
         }
       }
@@ -145,8 +146,8 @@ absl::Status ProcessGroup::ExchangeNotes(Meetings& meetings, int64_t meeting,
   group_->gathering = nullptr;
   absl::Status failure;
   if (!job_->failed()) {
-    if (meetings.AllCame(meeting) && !late) return absl::OkStatus();
-    const std::string members = DescribeMembers(meetings, meeting, gathering);
+    if (rounds.AllCame(round) && !late) return absl::OkStatus();
+    const std::string members = DescribeMembers(rounds, round, gathering);
     failure = late ? absl::DeadlineExceededError(absl::StrCat(
                          description_, " timed out after ",
                          absl::FormatDuration(job_->timeout()), ": ", members))
@@ -156,26 +157,25 @@ absl::Status ProcessGroup::ExchangeNotes(Meetings& meetings, int64_t meeting,
   }
   for (int r = 0; r < size(); ++r) {
     if (!outgoing.requests[r].pending) continue;
-    job_->Adopt(std::move(outgoing.notes[r]), outgoing.requests[r]);
+    job_->Adopt(std::move(outgoing.messages[r]), outgoing.requests[r]);
     outgoing.requests[r] = {};
   }
   lock.unlock();
   if (!failure.ok()) job_->FailGroup(*group_, failure);
   if (gathering == nullptr) {
     lock.lock();
-    job_->LeaveMeetings(*group_, meeting);
+    job_->LeaveRounds(*group_, round);
     lock.unlock();
   }
   return job_->failure();
 }
 
-std::string ProcessGroup::DescribeMembers(const Meetings& meetings,
-                                          int64_t meeting,
+std::string ProcessGroup::DescribeMembers(const Arrivals& rounds, int64_t round,
                                           const std::string* gathering) const {
   std::string came, missing;
   for (int r = 0; r < size(); ++r) {
     const int rank = group_->key.world_ranks[r];
-    if (!meetings.Came(r, meeting)) {
+    if (!rounds.Came(r, round)) {
       absl::StrAppend(&missing, ", rank ", rank, " did not come");
       continue;
     }
@@ -184,7 +184,7 @@ std::string ProcessGroup::DescribeMembers(const Meetings& meetings,
       what = *gathering;
     } else {
       Fingerprint fingerprint;
-      ReadFingerprint(meetings.note(r, meeting), fingerprint);
+      ReadFingerprint(rounds.message(r, round), fingerprint);
       what = Describe(fingerprint);
     }
     absl::StrAppend(&came, came.empty() ? "" : ", ", "rank ", rank, " came to ",
@@ -198,7 +198,7 @@ absl::Status ProcessGroup::CheckMembers(const Fingerprint& fingerprint) {
   for (int r = 0; r < size(); ++r) {
     pointers_[r] = r == me() ? &fingerprint : &fingerprints_[r];
     if (r == me()) continue;
-    ReadFingerprint(group_->collectives.note(r, meeting_), fingerprints_[r]);
+    ReadFingerprint(group_->collectives.message(r, round_), fingerprints_[r]);
   }
   const absl::Status agreement =
       CheckAgreement(description_, group_->key.world_ranks, pointers_);
@@ -215,12 +215,13 @@ absl::StatusOr<std::vector<std::string>> ProcessGroup::GatherInOrder(
   std::string own = StartAgreement(what);
   for (int r = 0; r < size(); ++r) {
     if (r == me()) continue;
-    char* const data = AppendData(static_cast<int64_t>(blob.size()),
-                                  to_agree_.notes[static_cast<size_t>(r)]);
+    char* const data =
+        AppendPayload(static_cast<int64_t>(blob.size()),
+                      to_agree_.messages[static_cast<size_t>(r)]);
     std::memcpy(data, blob.data(), blob.size());
   }
   CH_RETURN_IF_ERROR(
-      ExchangeNotes(group_->collectives, meeting_, std::move(own), nullptr));
+      ExchangeMessages(group_->collectives, round_, std::move(own), nullptr));
   std::vector<std::string> blobs;
   for (int r = 0; r < size(); ++r) {
     blobs.push_back(r == me() ? blob : std::string(Of(r)));
@@ -236,24 +237,23 @@ absl::StatusOr<std::vector<std::string>> ProcessGroup::Gather(
     if (!failure.ok()) return failure;
     return std::vector<std::string>{std::move(blob)};
   }
-  const int64_t meeting = next_gathering_++;
+  const int64_t round = next_gathering_++;
   std::string own;
-  StartNote(
-      {.kind = NoteKind::kGather, .group = group_->id, .meeting = meeting},
-      own);
+  StartMessage(
+      {.kind = MessageKind::kGather, .group = group_->id, .round = round}, own);
   own += blob;
   for (int r = 0; r < size(); ++r) {
-    if (r != me()) to_gather_.notes[r] = own;
+    if (r != me()) to_gather_.messages[r] = own;
   }
-  Meetings& meetings = group_->gathers;
-  CH_RETURN_IF_ERROR(ExchangeNotes(meetings, meeting, std::move(own), &what));
+  Arrivals& rounds = group_->gathers;
+  CH_RETURN_IF_ERROR(ExchangeMessages(rounds, round, std::move(own), &what));
   std::vector<std::string> blobs;
   blobs.reserve(static_cast<size_t>(size()));
   for (int r = 0; r < size(); ++r) {
-    blobs.push_back(meetings.note(r, meeting).substr(sizeof(NoteHeader)));
+    blobs.push_back(rounds.message(r, round).substr(sizeof(MessageHeader)));
   }
   ProcessJob::Lock lock = job_->TakeLock();
-  meetings.Close(meeting);
+  rounds.Close(round);
   return blobs;
 }
 

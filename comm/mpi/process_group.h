@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "crosshatch/comm/control_plane.h"
-#include "crosshatch/comm/mpi/engine_span.h"
 #include "crosshatch/comm/mpi/process_job.h"
 
 namespace crosshatch::internal {
@@ -40,18 +39,18 @@ class ProcessGroup final : public ControlGroup {
   int size() const { return group_->size(); }
   int me() const { return group_->me; }
 
-  /// Begins the next meeting of collectives; returns this member's note, of
+  /// Begins the next round of collectives; returns this member's message, of
   /// which to_agree_ has copies.
   std::string StartAgreement(const Fingerprint& fingerprint);
-  /// Sends the notes of others and waits for theirs.
-  /// \param own this rank's note.
-  absl::Status ExchangeNotes(Meetings& meetings, int64_t meeting,
-                             std::string own, const std::string* gathering);
+  /// Sends the messages of others and waits for theirs.
+  /// \param own this rank's message.
+  absl::Status ExchangeMessages(Arrivals& rounds, int64_t round,
+                                std::string own, const std::string* gathering);
   /// Who came and who did not. The lock is held.
-  std::string DescribeMembers(const Meetings& meetings, int64_t meeting,
+  std::string DescribeMembers(const Arrivals& rounds, int64_t round,
                               const std::string* gathering) const;
   absl::Status CheckMembers(const Fingerprint& fingerprint);
-  /// Gives up the notes of the last meeting.
+  /// Gives up the messages of the last round.
   void Close();
 
   const std::shared_ptr<ProcessJob> job_;
@@ -61,8 +60,8 @@ class ProcessGroup final : public ControlGroup {
 
   // What runs the stream's tasks alone uses these.
   SpanRow spans_;
-  /// The last meeting of collectives, and whether its notes are still used.
-  int64_t meeting_ = -1;
+  /// The last round of collectives, and whether its messages are still used.
+  int64_t round_ = -1;
   bool is_open_ = false;
   bool is_watched_ = false;
   std::vector<Fingerprint> fingerprints_;
@@ -73,7 +72,7 @@ class ProcessGroup final : public ControlGroup {
 
   /// Notes on their way, by member, of collectives and of gatherings.
   struct Outgoing {
-    std::vector<std::string> notes;
+    std::vector<std::string> messages;
     std::vector<LinkRequest> requests;
   };
   Outgoing to_agree_;

@@ -29,11 +29,11 @@ std::string For(JobGroup::Clock::time_point since) {
                                    absl::Trunc(waited, absl::Milliseconds(1))));
 }
 
-std::string FailureNote(const FailureNotice& notice) {
-  std::string note;
-  StartNote({.kind = NoteKind::kFailure}, note);
-  AppendFailure(notice, note);
-  return note;
+std::string FailureMessage(const FailureNotice& notice) {
+  std::string message;
+  StartMessage({.kind = MessageKind::kFailure}, message);
+  AppendFailure(notice, message);
+  return message;
 }
 
 }  // namespace
@@ -54,7 +54,7 @@ ProcessJob::ProcessJob(Link& link, absl::Duration timeout,
       size_(link.size()),
       timeout_(timeout),
       channel_(channel),
-      poller_(link, [this] { return TakeNotes(); }),
+      poller_(link, [this] { return TakeMessages(); }),
       lost_(static_cast<size_t>(size_)),
       finished_(static_cast<size_t>(size_)),
       // More than two looks of the watch, on a busy machine too.
@@ -91,8 +91,8 @@ std::shared_ptr<JobGroup> ProcessJob::Connect(const GroupKey& key, int member) {
   CH_CHECK(is_new) << Describe(key) << " is connected twice";
   const auto waiting = unclaimed_.find(group->id);
   if (waiting == unclaimed_.end()) return group;
-  for (auto& [from, note] : waiting->second) {
-    DeliverToGroup(from, HeaderOf(note), note);
+  for (auto& [from, message] : waiting->second) {
+    DeliverToGroup(from, HeaderOf(message), message);
   }
   unclaimed_.erase(waiting);
   return group;
@@ -122,15 +122,15 @@ void ProcessJob::FailLocked(const FailureNotice& notice) {
   } else if (rank_ == 0) {
     Decide(notice);
   } else {
-    PostNote(0, FailureNote(notice));
+    Post(0, FailureMessage(notice));
   }
 }
 
 void ProcessJob::Decide(const FailureNotice& notice) {
   if (is_decided_) return;
   OnDecision(notice);
-  const std::string note = FailureNote(notice);
-  for (int r = 1; r < size_; ++r) PostNote(r, note);
+  const std::string message = FailureMessage(notice);
+  for (int r = 1; r < size_; ++r) Post(r, message);
 }
 
 void ProcessJob::OnDecision(const FailureNotice& notice) {
@@ -144,7 +144,7 @@ void ProcessJob::EndRank(const FailureNotice& notice) {
   if (!failed_at_.has_value()) failed_at_ = RunningTime();
   if (context_ != nullptr) context_->Poison(failure_.For(rank_));
   // Threads of this process that wait.
-  link_.Ring(rank_);
+  link_.Notify(rank_);
 }
 
 absl::Status ProcessJob::failure() const {
@@ -161,13 +161,13 @@ absl::Status ProcessJob::End() {
   function_returned_ = true;
   finished_[rank_] = true;
   // All: one may wait in a group that this rank never came to.
-  const auto post_to_all = [&](NoteKind kind) {
-    std::string note;
-    StartNote({.kind = kind, .meeting = failed() ? 1 : 0}, note);
-    for (int i = 1; i < size_; ++i) PostNote((rank_ + i) % size_, note);
+  const auto post_to_all = [&](MessageKind kind) {
+    std::string message;
+    StartMessage({.kind = kind, .round = failed() ? 1 : 0}, message);
+    for (int i = 1; i < size_; ++i) Post((rank_ + i) % size_, message);
   };
-  post_to_all(NoteKind::kFinished);
-  // A sender's notes come in order, so after this none of the job is on its
+  post_to_all(MessageKind::kFinished);
+  // A sender's messages come in order, so after this none of the job is on its
   // way: to one that has left and cannot take it, or into the next job, which
   // would take it for one of its own.
   const auto is_over = [&] {
@@ -184,7 +184,7 @@ absl::Status ProcessJob::End() {
   });
   ended_together_ = is_over() && !is_given_up_;
   // For those that come later.
-  if (!ended_together_) post_to_all(NoteKind::kGivenUp);
+  if (!ended_together_) post_to_all(MessageKind::kGivenUp);
   if (awaits_failure_ && !failed()) {
     failure_ = FailureOfRank(
         rank_, absl::InternalError(absl::StrCat(
@@ -203,7 +203,7 @@ void ProcessJob::CheckIdle() {
   }
   const bool waits =
       std::any_of(groups_.begin(), groups_.end(), [](const auto& entry) {
-        return entry.second->meeting_since.has_value() ||
+        return entry.second->round_since.has_value() ||
                entry.second->gathering != nullptr;
       });
   const absl::Duration now = RunningTime();
@@ -244,7 +244,7 @@ void ProcessJob::WatchPlanes() {
     }
     late = moved.group;
     Fingerprint fingerprint;
-    ReadFingerprint(group.collectives.note(group.me, group.meeting),
+    ReadFingerprint(group.collectives.message(group.me, group.round),
                     fingerprint);
     what = Describe(fingerprint);
   }
@@ -291,35 +291,35 @@ int ProcessJob::NextTag() {
   return static_cast<int>(1 + taken % pairs * 2);
 }
 
-void ProcessJob::PostNote(int to, const std::string& note) {
+void ProcessJob::Post(int to, const std::string& message) {
   if (lost_[to] || !link_error_.ok()) return;
   auto posted = std::make_unique<Posted>();
-  posted->note = note;
-  NoteLinkError(link_.SendNote(to, posted->note, posted->request));
+  posted->message = message;
+  NoteLinkError(link_.SendControl(to, posted->message, posted->request));
   if (posted->request.pending) posted_.push_back(std::move(posted));
-  link_.Ring(to);
+  link_.Notify(to);
 }
 
-void ProcessJob::Adopt(std::string note, LinkRequest request) {
+void ProcessJob::Adopt(std::string message, LinkRequest request) {
   posted_.push_back(std::make_unique<Posted>(
-      Posted{.note = std::move(note), .request = request}));
+      Posted{.message = std::move(message), .request = request}));
 }
 
-void ProcessJob::LeaveMeetings(JobGroup& group, int64_t meeting) {
+void ProcessJob::LeaveRounds(JobGroup& group, int64_t round) {
   int64_t& left = group.left[static_cast<size_t>(group.me)];
-  if (left <= meeting) return;
-  left = meeting;
-  std::string note;
-  StartNote({.kind = NoteKind::kLeft, .group = group.id, .meeting = meeting},
-            note);
+  if (left <= round) return;
+  left = round;
+  std::string message;
+  StartMessage({.kind = MessageKind::kLeft, .group = group.id, .round = round},
+               message);
   for (int rank : group.key.world_ranks) {
-    if (rank != rank_) PostNote(rank, note);
+    if (rank != rank_) Post(rank, message);
   }
 }
 
-void ProcessJob::BeginMeeting(JobGroup& group, int64_t meeting) {
-  group.meeting = meeting;
-  group.meeting_since = Clock::now();
+void ProcessJob::BeginRound(JobGroup& group, int64_t round) {
+  group.round = round;
+  group.round_since = Clock::now();
   group.turn = ++turns_;
 }
 
@@ -346,7 +346,7 @@ void ProcessJob::BreakLink(const absl::Status& why) {
   channel_->Report({.world_ranks = {rank_}, .cut_off = true, .error = why});
 }
 
-bool ProcessJob::TakeNotes() {
+bool ProcessJob::TakeMessages() {
   progress_.fetch_add(1, std::memory_order_relaxed);
   bool any = false;
   if (has_told_.load(std::memory_order_relaxed)) {
@@ -355,7 +355,7 @@ bool ProcessJob::TakeNotes() {
   }
   while (link_error_.ok()) {
     int from = -1;
-    NoteLinkError(link_.TakeNote(from, incoming_));
+    NoteLinkError(link_.TakeControl(from, incoming_));
     if (from < 0) break;
     any = true;
     Deliver(from, incoming_);
@@ -364,50 +364,50 @@ bool ProcessJob::TakeNotes() {
   return any;
 }
 
-void ProcessJob::Deliver(int from, std::string& note) {
-  const NoteHeader header = HeaderOf(note);
+void ProcessJob::Deliver(int from, std::string& message) {
+  const MessageHeader header = HeaderOf(message);
   switch (header.kind) {
-    case NoteKind::kMeet:
-    case NoteKind::kGather:
-    case NoteKind::kLeft:
+    case MessageKind::kAgree:
+    case MessageKind::kGather:
+    case MessageKind::kLeft:
       if (groups_.contains(header.group)) {
-        DeliverToGroup(from, header, note);
+        DeliverToGroup(from, header, message);
       } else {
-        unclaimed_[header.group].emplace_back(from, note);
+        unclaimed_[header.group].emplace_back(from, message);
       }
       break;
-    case NoteKind::kFinished:
+    case MessageKind::kFinished:
       finished_[from] = true;
-      awaits_failure_ = awaits_failure_ || header.meeting != 0;
+      awaits_failure_ = awaits_failure_ || header.round != 0;
       if (awaits_failure_ && !failed_at_.has_value())
         failed_at_ = RunningTime();
       break;
-    case NoteKind::kFailure:
+    case MessageKind::kFailure:
       if (rank_ == 0) {
-        Decide(ReadFailure(note));
+        Decide(ReadFailure(message));
       } else {
-        OnDecision(ReadFailure(note));
+        OnDecision(ReadFailure(message));
       }
       break;
-    case NoteKind::kGivenUp:
+    case MessageKind::kGivenUp:
       is_given_up_ = true;
       break;
   }
 }
 
-void ProcessJob::DeliverToGroup(int from, const NoteHeader& header,
-                                std::string& note) {
+void ProcessJob::DeliverToGroup(int from, const MessageHeader& header,
+                                std::string& message) {
   JobGroup& group = *groups_.at(header.group);
   const int member = group.MemberOf(from);
   switch (header.kind) {
-    case NoteKind::kMeet:
-      group.collectives.File(member, header, note);
+    case MessageKind::kAgree:
+      group.collectives.File(member, header, message);
       break;
-    case NoteKind::kGather:
-      group.gathers.File(member, header, note);
+    case MessageKind::kGather:
+      group.gathers.File(member, header, message);
       break;
     default:
-      group.left[static_cast<size_t>(member)] = header.meeting;
+      group.left[static_cast<size_t>(member)] = header.round;
       break;
   }
 }
@@ -431,7 +431,7 @@ void ProcessJob::Told(const FailureNotice& notice) {
   }
   has_told_ = true;
   // Whoever looks for messages takes it in, the watch at the latest.
-  link_.Ring(rank_);
+  link_.Notify(rank_);
 }
 
 void ProcessJob::TakeTold() {
@@ -517,11 +517,11 @@ std::string ProcessJob::ActivityLocked() const {
       last = group.get();
       last_turn = std::max(group->turn, group->gathering_turn);
     }
-    if (!group->meeting_since.has_value()) continue;
+    if (!group->round_since.has_value()) continue;
     Fingerprint fingerprint;
-    ReadFingerprint(group->collectives.note(group->me, group->meeting),
+    ReadFingerprint(group->collectives.message(group->me, group->round),
                     fingerprint);
-    add("in ", Describe(fingerprint), " of ", name, For(*group->meeting_since));
+    add("in ", Describe(fingerprint), " of ", name, For(*group->round_since));
   }
   if (!text.empty()) return text;
   if (function_returned_) return "finished";
@@ -529,7 +529,7 @@ std::string ProcessJob::ActivityLocked() const {
   std::string what = last->last_gathering;
   if (last->turn > last->gathering_turn) {
     Fingerprint fingerprint;
-    ReadFingerprint(last->collectives.note(last->me, last->meeting),
+    ReadFingerprint(last->collectives.message(last->me, last->round),
                     fingerprint);
     what = Describe(fingerprint);
   }

@@ -21,13 +21,12 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "crosshatch/base/event_sink.h"
 #include "crosshatch/comm/data_plane.h"
-#include "crosshatch/comm/failure_channel.h"
 #include "crosshatch/comm/group_key.h"
 #include "crosshatch/comm/job_failure.h"
+#include "crosshatch/comm/mpi/control_message.h"
 #include "crosshatch/comm/mpi/link.h"
-#include "crosshatch/comm/mpi/meetings.h"
-#include "crosshatch/comm/mpi/note.h"
 #include "crosshatch/comm/mpi/poller.h"
 #include "crosshatch/comm/watch_clock.h"
 #include "crosshatch/tensor/rank_context.h"
@@ -35,8 +34,8 @@
 namespace crosshatch::internal {
 
 /// What this process knows of one group. Guarded by the job's lock, but for the
-/// notes of a meeting to which all have come, which nobody changes until the
-/// meeting is closed.
+/// messages of a round to which all have come, which nobody changes until the
+/// round is closed.
 struct JobGroup {
   using Clock = std::chrono::steady_clock;
 
@@ -51,15 +50,15 @@ struct JobGroup {
   const int me;
   const uint64_t id;
   const absl::flat_hash_map<int, int> member_of;
-  /// Where kMeet and kGather are counted.
-  Meetings collectives;
-  Meetings gathers;
-  /// From which meeting on each member takes part in none.
+  /// Where kAgree and kGather are counted.
+  Arrivals collectives;
+  Arrivals gathers;
+  /// From which round on each member takes part in none.
   std::vector<int64_t> left;
 
   /// The collective in which this process is, and the last one.
-  int64_t meeting = -1;
-  std::optional<Clock::time_point> meeting_since;
+  int64_t round = -1;
+  std::optional<Clock::time_point> round_since;
   /// Counts the collectives and gatherings of all groups.
   int64_t turn = 0;
   /// As ProcessJob::RunningTime: since when a data plane moves host memory.
@@ -72,7 +71,40 @@ struct JobGroup {
   int64_t gathering_turn = 0;
 };
 
-/// The job. Engine, transports and the watch share it.
+/// Where a stream's spans go. What it points to outlives it.
+struct SpanRow {
+  /// Null where nobody wants spans.
+  EventSink* sink = nullptr;
+  /// The stream's.
+  const std::string* name = nullptr;
+};
+
+/// While there is one, the stream is at `what`. Costs one comparison with null
+/// where nobody wants spans.
+/// \threadsafety one thread, the stream's.
+class EngineSpan {
+ public:
+  /// \param what a literal.
+  EngineSpan(const SpanRow& row, const char* what) : row_(row), what_(what) {
+    Mark(EventKind::kSpanBegin);
+  }
+  ~EngineSpan() { Mark(EventKind::kSpanEnd); }
+  EngineSpan(const EngineSpan&) = delete;
+  EngineSpan& operator=(const EngineSpan&) = delete;
+
+ private:
+  void Mark(EventKind kind) const {
+    if (row_.sink == nullptr) return;
+    const std::string subject;
+    row_.sink->Write(
+        {.kind = kind, .what = what_, .subject = &subject, .where = row_.name});
+  }
+
+  const SpanRow row_;
+  const char* const what_;
+};
+
+/// The job. Its groups, data planes and watch share it.
 /// \threadsafety all members may be called from any thread, but for what says
 ///     that the lock is held.
 class ProcessJob {
@@ -155,15 +187,15 @@ class ProcessJob {
   void Wait(Lock& lock, absl::FunctionRef<bool()> done) {
     poller_.Wait(lock, done);
   }
-  /// Sends a copy of `note`.
-  void PostNote(int to, const std::string& note);
-  /// Keeps a note whose sender cannot wait until it has gone.
-  void Adopt(std::string note, LinkRequest request);
-  /// This process takes no part in `meeting` of the group and those after it,
+  /// Sends a copy of `message`.
+  void Post(int to, const std::string& message);
+  /// Keeps a message whose sender cannot wait until it has gone.
+  void Adopt(std::string message, LinkRequest request);
+  /// This process takes no part in `round` of the group and those after it,
   /// and reads nothing of the others for them any more.
-  void LeaveMeetings(JobGroup& group, int64_t meeting);
-  /// The group's `meeting` begins here.
-  void BeginMeeting(JobGroup& group, int64_t meeting);
+  void LeaveRounds(JobGroup& group, int64_t round);
+  /// The group's `round` begins here.
+  void BeginRound(JobGroup& group, int64_t round);
   /// The group gathers `what`, which lives until `gathering` is set back.
   void BeginGathering(JobGroup& group, const std::string& what);
   /// Keeps the first error of the link.
@@ -178,7 +210,7 @@ class ProcessJob {
 
  private:
   struct Posted {
-    std::string note;
+    std::string message;
     LinkRequest request;
   };
 
@@ -188,9 +220,10 @@ class ProcessJob {
   std::string ActivityLocked() const;
 
   // With the lock held.
-  bool TakeNotes();
-  void Deliver(int from, std::string& note);
-  void DeliverToGroup(int from, const NoteHeader& header, std::string& note);
+  bool TakeMessages();
+  void Deliver(int from, std::string& message);
+  void DeliverToGroup(int from, const MessageHeader& header,
+                      std::string& message);
   /// Ends this rank's work, and reports that to the coordinator; not the second
   /// time.
   void FailLocked(const FailureNotice& notice);

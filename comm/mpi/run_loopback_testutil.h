@@ -10,7 +10,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "crosshatch/comm/failure_channel.h"
+#include "crosshatch/comm/job_failure.h"
 #include "crosshatch/comm/mpi/loopback_link_testutil.h"
 #include "crosshatch/comm/mpi/run_process.h"
 #include "crosshatch/comm/world.h"

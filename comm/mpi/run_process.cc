@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/start_thread.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/comm/failure_channel.h"
+#include "crosshatch/comm/job_failure.h"
 #include "crosshatch/comm/mpi/message_plane.h"
 #include "crosshatch/comm/mpi/process_group.h"
 #include "crosshatch/comm/mpi/process_job.h"

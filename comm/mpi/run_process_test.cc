@@ -71,7 +71,7 @@ const bool registered =
 
 MpiOptions Plain(int) { return {}; }
 
-/// A gathering of lists that are too long to come with notes.
+/// A gathering of lists that are too long to come with messages.
 class LongGather {
  public:
   explicit LongGather(World& world) : world_(world) {
@@ -194,7 +194,7 @@ TEST(RunProcessTest, AnErrorOfTheLinkIsToldWhileItsRankGoesOn) {
   EXPECT_TRUE(channels[0].reported().empty()) << "what it was told";
 }
 
-/// A note of the one job that came in the next would be taken for one of it.
+/// A message of the one job that came in the next would be taken for one of it.
 TEST(RunProcessTest, NothingOfAJobThatEndedWellIsOnItsWay) {
   LoopbackWire wire({.size = 3});
   wire.Hold(2, 1);
@@ -350,8 +350,8 @@ TEST(RunProcessTest, OfTwoFailuresTheCoordinatorsIsTheJobs) {
   }
 }
 
-/// Rank 0 and 2 move data already when rank 1, which lacks a note, hears of its
-/// own failure: it leaves, and they too, when nobody reads them any more.
+/// Rank 0 and 2 move data already when rank 1, which lacks a message, hears of
+/// its own failure: it leaves, and they too, when nobody reads them any more.
 TEST(RunProcessTest, AMemberThatLeavesReleasesThoseThatMoveData) {
   LoopbackWire wire({.size = 3});
   wire.Hold(2, 1);

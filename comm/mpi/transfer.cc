@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "crosshatch/comm/fingerprint.h"
-#include "crosshatch/comm/mpi/note.h"
+#include "crosshatch/comm/mpi/control_message.h"
 
 namespace crosshatch::internal {
 namespace {
@@ -81,7 +81,7 @@ absl::Status Transfer::Run(absl::FunctionRef<void()> meanwhile,
     Round& round = rounds_[number % kWindow];
     if (!WaitFor(round.receives)) return Abandon();
     // What has been taken from a peer's memory is news for it.
-    RingSenders(round);
+    NotifySenders(round);
     consumed_.clear();
     int64_t elems = 0;
     for (const Piece& piece : round.receives) {
@@ -159,7 +159,7 @@ void Transfer::Post(int64_t number) {
     }
   }
   for (const Piece& piece : round.sends) {
-    job_.link().Ring(group_.key.world_ranks[piece.flow->member]);
+    job_.link().Notify(group_.key.world_ranks[piece.flow->member]);
   }
 }
 
@@ -207,20 +207,20 @@ std::string Transfer::Awaited(const std::vector<Piece>& pieces) const {
         absl::StrCat("rank ", group_.key.world_ranks[piece.flow->member]));
   }
   Fingerprint fingerprint;
-  ReadFingerprint(group_.collectives.note(group_.me, group_.meeting),
+  ReadFingerprint(group_.collectives.message(group_.me, group_.round),
                   fingerprint);
   return absl::StrCat(absl::StrJoin(ranks, ", "), " came to ",
                       Describe(fingerprint), " and moved no data since");
 }
 
-void Transfer::RingSenders(const Round& round) {
+void Transfer::NotifySenders(const Round& round) {
   for (const Piece& piece : round.receives) {
-    job_.link().Ring(group_.key.world_ranks[piece.flow->member]);
+    job_.link().Notify(group_.key.world_ranks[piece.flow->member]);
   }
 }
 
 bool Transfer::Gone(int member) const {
-  return group_.left[static_cast<size_t>(member)] <= group_.meeting ||
+  return group_.left[static_cast<size_t>(member)] <= group_.round ||
          job_.lost(group_.key.world_ranks[member]);
 }
 
@@ -264,7 +264,7 @@ absl::Status Transfer::Abandon() {
       });
     };
     wait(/*for_sends=*/false);
-    job_.LeaveMeetings(group_, group_.meeting);
+    job_.LeaveRounds(group_, group_.round);
     wait(/*for_sends=*/true);
     // Who left did so because the job had failed; its news may be on its way.
     job_.Wait(lock, [&] { return job_.failed() || is_late(); });

@@ -3,7 +3,7 @@
 #define CROSSHATCH_COMM_MPI_TRANSFER_H_
 
 /// \file
-/// Transfer: the data of one meeting, once all members agree.
+/// Transfer: the data of one round, once all members agree.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +14,6 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "crosshatch/comm/mpi/engine_span.h"
 #include "crosshatch/comm/mpi/process_job.h"
 #include "crosshatch/comm/segment_cursor.h"
 
@@ -41,7 +40,7 @@ class Scratch {
 /// any other is packed, or unpacked. A few pieces of each list are under way at
 /// a time, so what is packed or summed is bounded and still in the cache.
 ///
-/// Once it runs, nothing stops it but a member that has left the meeting, is
+/// Once it runs, nothing stops it but a member that has left the round, is
 /// lost, or moves no data for the job's timeout: then it returns when no member
 /// reads this process's memory any more, or, if that takes half as long again,
 /// after it has given the link up. Its memory is kept from one use to the next.
@@ -106,7 +105,7 @@ class Transfer {
   bool WaitFor(std::vector<Piece>& pieces);
   /// Whose data have not come, for messages. With the lock held.
   std::string Awaited(const std::vector<Piece>& pieces) const;
-  void RingSenders(const Round& round);
+  void NotifySenders(const Round& round);
   bool Gone(int member) const;
   absl::Status Abandon();
 

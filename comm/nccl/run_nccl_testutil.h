@@ -7,7 +7,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "crosshatch/comm/failure_channel.h"
+#include "crosshatch/comm/job_failure.h"
 #include "crosshatch/comm/nccl/nccl_options.h"
 #include "crosshatch/comm/world.h"
 

@@ -49,7 +49,7 @@ constexpr int kHelloTag = INT32_MAX;
 /// The upper half of UCX's tags is the sender's rank, the lower half the tag of
 /// the message.
 constexpr uint64_t kMessageTag = 0xffffffff;
-constexpr uint64_t kNoteTag = 0;
+constexpr uint64_t kControlTag = 0;
 uint64_t UcxTag(int from, int tag) {
   return static_cast<uint64_t>(from) << 32 | static_cast<uint64_t>(tag);
 }
@@ -246,12 +246,12 @@ class UcxLink final : public Link {
   std::chrono::nanoseconds longest_sleep() const override { return kSleep; }
   int max_tag() const override { return kHelloTag - 1; }
 
-  absl::Status SendNote(int to, const std::string& note,
-                        LinkRequest& request) override {
-    return Send(to, kNoteTag, note.data(), static_cast<int64_t>(note.size()),
-                request);
+  absl::Status SendControl(int to, const std::string& message,
+                           LinkRequest& request) override {
+    return Send(to, kControlTag, message.data(),
+                static_cast<int64_t>(message.size()), request);
   }
-  absl::Status TakeNote(int& from, std::string& note) override;
+  absl::Status TakeControl(int& from, std::string& taken) override;
   absl::Status Send(int to, int tag, const void* data, int64_t bytes,
                     LinkRequest& request) override;
   absl::Status Receive(int from, int tag, void* data, int64_t bytes,
@@ -260,16 +260,16 @@ class UcxLink final : public Link {
   absl::Status CancelReceive(LinkRequest& request) override;
   void Forget(LinkRequest& request) override;
 
-  void Ring(int rank) override {
+  void Notify(int rank) override {
     if (rank == rank_) WakeSleeper();
   }
-  uint32_t Listen() override {
+  uint32_t Arm() override {
     sleeps_.store(true);
     return api_.ucp_worker_arm(worker_) == UCS_OK ? kArmed : kHasEvents;
   }
-  void DoNotSleep() override { sleeps_.store(false); }
-  void Sleep(uint32_t heard, std::chrono::nanoseconds longest) override {
-    if (heard == kArmed) {
+  void Disarm() override { sleeps_.store(false); }
+  void Sleep(uint32_t seen, std::chrono::nanoseconds longest) override {
+    if (seen == kArmed) {
       pollfd events = {.fd = event_fd_, .events = POLLIN, .revents = 0};
       const auto milliseconds =
           std::chrono::ceil<std::chrono::milliseconds>(longest);
@@ -330,9 +330,9 @@ class UcxLink final : public Link {
   std::vector<Peer> peers_;
   std::atomic<bool> sleeps_ = false;
 
-  /// A note on its way, of this sender.
+  /// A message on its way, of this sender.
   LinkRequest incoming_;
-  std::string incoming_note_;
+  std::string incoming_message_;
 };
 
 absl::Status UcxLink::Open(const std::vector<Setting>& settings) {
@@ -501,18 +501,18 @@ absl::Status UcxLink::Receive(int from, int tag, void* data, int64_t bytes,
   return absl::OkStatus();
 }
 
-absl::Status UcxLink::TakeNote(int& from, std::string& note) {
+absl::Status UcxLink::TakeControl(int& from, std::string& taken) {
   from = -1;
   Progress();
   if (!incoming_.pending) {
     ucp_tag_recv_info_t info = {};
     const ucp_tag_message_h message = api_.ucp_tag_probe_nb(
-        worker_, kNoteTag, kMessageTag, /*remove=*/1, &info);
+        worker_, kControlTag, kMessageTag, /*remove=*/1, &info);
     if (message == nullptr) return absl::OkStatus();
-    incoming_note_.resize(info.length);
+    incoming_message_.resize(info.length);
     ucp_request_param_t param = {};
-    Keep(api_.ucp_tag_msg_recv_nbx(worker_, incoming_note_.data(), info.length,
-                                   message, &param),
+    Keep(api_.ucp_tag_msg_recv_nbx(worker_, incoming_message_.data(),
+                                   info.length, message, &param),
          static_cast<int>(info.sender_tag >> 32), incoming_);
   }
   CH_RETURN_IF_ERROR(Test(incoming_));
@@ -521,7 +521,7 @@ absl::Status UcxLink::TakeNote(int& from, std::string& note) {
     incoming_.pending = false;
   else if (!incoming_.pending) {
     from = incoming_.peer;
-    std::swap(note, incoming_note_);
+    std::swap(taken, incoming_message_);
   }
   return absl::OkStatus();
 }

@@ -124,17 +124,17 @@ std::vector<int> RunProcesses(
   return statuses;
 }
 
-/// The notes that this process has taken and not used.
+/// The messages that this process has taken and not used.
 std::vector<std::pair<int, std::string>>& Notes() {
-  static auto* const notes = new std::vector<std::pair<int, std::string>>;
-  return *notes;
+  static auto* const messages = new std::vector<std::pair<int, std::string>>;
+  return *messages;
 }
 
 absl::Status Look(Link& link) {
   int from = -1;
-  std::string note;
-  CH_RETURN_IF_ERROR(link.TakeNote(from, note));
-  if (from >= 0) Notes().emplace_back(from, note);
+  std::string message;
+  CH_RETURN_IF_ERROR(link.TakeControl(from, message));
+  if (from >= 0) Notes().emplace_back(from, message);
   return absl::OkStatus();
 }
 
@@ -154,19 +154,19 @@ absl::Status Await(Link& link, LinkRequest& request) {
   return absl::OkStatus();
 }
 
-/// Waits for the next note of `from`.
+/// Waits for the next message of `from`.
 absl::StatusOr<std::string> NextNote(Link& link, int from) {
   const auto until = steady_clock::now() + std::chrono::seconds(20);
   while (true) {
     for (size_t i = 0; i < Notes().size(); ++i) {
       if (Notes()[i].first != from) continue;
-      std::string note = Notes()[i].second;
+      std::string message = Notes()[i].second;
       Notes().erase(Notes().begin() + static_cast<std::ptrdiff_t>(i));
-      return note;
+      return message;
     }
     CH_RETURN_IF_ERROR(Look(link));
     CH_RETURN_IF_ERROR(Check(steady_clock::now() < until,
-                             absl::StrCat("a note of ", from, " is late")));
+                             absl::StrCat("a message of ", from, " is late")));
   }
 }
 
@@ -174,14 +174,14 @@ absl::Status Barrier(Link& link) {
   for (int i = 1; i < link.size(); ++i) {
     const int to = (link.rank() + i) % link.size();
     LinkRequest request;
-    const std::string note = "barrier";
-    CH_RETURN_IF_ERROR(link.SendNote(to, note, request));
+    const std::string message = "barrier";
+    CH_RETURN_IF_ERROR(link.SendControl(to, message, request));
     CH_RETURN_IF_ERROR(Await(link, request));
   }
   for (int i = 1; i < link.size(); ++i) {
-    CH_ASSIGN_OR_RETURN(const std::string note,
+    CH_ASSIGN_OR_RETURN(const std::string message,
                         NextNote(link, (link.rank() + i) % link.size()));
-    CH_RETURN_IF_ERROR(Check(note == "barrier", "another note"));
+    CH_RETURN_IF_ERROR(Check(message == "barrier", "another message"));
   }
   return absl::OkStatus();
 }
@@ -283,7 +283,7 @@ TEST_P(UcxLinkTest, NotesAndDataOfAllSizesArriveInOrder) {
           CH_RETURN_IF_ERROR(
               link->Send(r, 5, from.back().data(), bytes, sends.back()));
           sends.emplace_back();
-          CH_RETURN_IF_ERROR(link->SendNote(r, from.back(), sends.back()));
+          CH_RETURN_IF_ERROR(link->SendControl(r, from.back(), sends.back()));
         }
       }
       if (!receive_first) CH_RETURN_IF_ERROR(receive());
@@ -295,9 +295,9 @@ TEST_P(UcxLinkTest, NotesAndDataOfAllSizesArriveInOrder) {
       for (int r = 0; r < n; ++r) {
         if (r == link->rank()) continue;
         for (size_t bytes : sizes) {
-          CH_ASSIGN_OR_RETURN(const std::string note, NextNote(*link, r));
-          CH_RETURN_IF_ERROR(
-              Check(note == text(r, bytes), absl::StrCat("note of ", bytes)));
+          CH_ASSIGN_OR_RETURN(const std::string message, NextNote(*link, r));
+          CH_RETURN_IF_ERROR(Check(message == text(r, bytes),
+                                   absl::StrCat("message of ", bytes)));
         }
       }
       size_t at = 0;
@@ -352,7 +352,7 @@ TEST_P(UcxLinkTest, TheOthersGoOnWithoutAPeerThatIsKilled) {
     CH_RETURN_IF_ERROR(Check(with_lost[1].pending && with_lost[3].pending,
                              "what the lost rank did not come to is done"));
     LinkRequest to_lost;
-    CH_RETURN_IF_ERROR(link->SendNote(2, "are you there?", to_lost));
+    CH_RETURN_IF_ERROR(link->SendControl(2, "are you there?", to_lost));
     for (LinkRequest& request : with_lost) link->Forget(request);
     link->Forget(to_lost);
     // Both again, with what is left.
@@ -409,7 +409,7 @@ TEST_P(UcxLinkTest, SleepsUntilAMessageComesOrItsOwnRankRings) {
     if (link->rank() == 0) {
       std::this_thread::sleep_for(milliseconds(600));
       LinkRequest sent;
-      CH_RETURN_IF_ERROR(link->SendNote(1, "good morning", sent));
+      CH_RETURN_IF_ERROR(link->SendControl(1, "good morning", sent));
       CH_RETURN_IF_ERROR(Await(*link, sent));
       CH_RETURN_IF_ERROR(NextNote(*link, 1).status());
       return Barrier(*link);
@@ -418,13 +418,13 @@ TEST_P(UcxLinkTest, SleepsUntilAMessageComesOrItsOwnRankRings) {
     const auto slept_at = steady_clock::now();
     int sleeps = 0;
     while (Notes().empty()) {
-      const uint32_t heard = link->Listen();
+      const uint32_t seen = link->Arm();
       CH_RETURN_IF_ERROR(Look(*link));
       if (!Notes().empty()) {
-        link->DoNotSleep();
+        link->Disarm();
         break;
       }
-      link->Sleep(heard, std::chrono::seconds(10));
+      link->Sleep(seen, std::chrono::seconds(10));
       ++sleeps;
       CH_RETURN_IF_ERROR(
           Check(steady_clock::now() - slept_at < std::chrono::seconds(5),
@@ -437,20 +437,20 @@ TEST_P(UcxLinkTest, SleepsUntilAMessageComesOrItsOwnRankRings) {
               absl::StrCat(sleeps, " sleeps, CPU ", CpuSeconds() - before)));
     std::thread ringer([&] {
       std::this_thread::sleep_for(milliseconds(100));
-      link->Ring(1);
+      link->Notify(1);
     });
     const auto again_at = steady_clock::now();
     while (steady_clock::now() - again_at < milliseconds(90)) {
-      const uint32_t heard = link->Listen();
+      const uint32_t seen = link->Arm();
       CH_RETURN_IF_ERROR(Look(*link));
-      link->Sleep(heard, std::chrono::seconds(10));
+      link->Sleep(seen, std::chrono::seconds(10));
     }
     ringer.join();
     CH_RETURN_IF_ERROR(
         Check(steady_clock::now() - again_at < std::chrono::seconds(5),
               "its own ring did not wake it"));
     LinkRequest sent;
-    CH_RETURN_IF_ERROR(link->SendNote(0, "awake", sent));
+    CH_RETURN_IF_ERROR(link->SendControl(0, "awake", sent));
     CH_RETURN_IF_ERROR(Await(*link, sent));
     return Barrier(*link);
   };

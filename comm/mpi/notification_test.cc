@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/comm/mpi/doorbell.h"
+#include "crosshatch/comm/mpi/notification.h"
 
 #include <atomic>
 #include <chrono>
@@ -13,42 +13,42 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::minutes;
 
-TEST(DoorbellTest, SleepsNoLongerThanItIsTold) {
-  Doorbell bell;
+TEST(NotificationTest, SleepsNoLongerThanItIsTold) {
+  Notification bell;
   const auto begin = std::chrono::steady_clock::now();
-  bell.Sleep(bell.Listen(), milliseconds(5));
+  bell.Sleep(bell.Arm(), milliseconds(5));
   EXPECT_GE(std::chrono::steady_clock::now() - begin, milliseconds(4));
 }
 
-TEST(DoorbellTest, ARingBeforeTheSleepIsHeard) {
-  Doorbell bell;
-  const uint32_t heard = bell.Listen();
-  bell.Ring();
+TEST(NotificationTest, ARingBeforeTheSleepIsHeard) {
+  Notification bell;
+  const uint32_t seen = bell.Arm();
+  bell.Notify();
   // Returns at once, or the test takes its whole time.
-  bell.Sleep(heard, minutes(10));
+  bell.Sleep(seen, minutes(10));
 }
 
-TEST(DoorbellTest, NoRingIsLost) {
-  Doorbell bell;
+TEST(NotificationTest, NoRingIsLost) {
+  Notification bell;
   constexpr int kNews = 2000;
   std::atomic<int> news = 0;
   std::atomic<int> taken = 0;
   std::thread ringer([&] {
     for (int i = 1; i <= kNews; ++i) {
       news = i;
-      bell.Ring();
+      bell.Notify();
       // Every second time the sleeper has time to fall asleep.
       while (i % 2 == 0 && taken.load() != i) std::this_thread::yield();
     }
   });
   while (taken.load() < kNews) {
-    const uint32_t heard = bell.Listen();
+    const uint32_t seen = bell.Arm();
     if (taken.load() != news.load()) {
-      bell.DoNotSleep();
+      bell.Disarm();
       taken = news.load();
       continue;
     }
-    bell.Sleep(heard, minutes(10));
+    bell.Sleep(seen, minutes(10));
   }
   ringer.join();
 }
