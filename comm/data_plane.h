@@ -117,15 +117,15 @@ class DataPlanes {
   /// than one rank. All of `world_ranks` call this at one time, each with as
   /// many: its group of every such axis, or an empty one where it has none. The
   /// order in a group is that of its members.
-  virtual absl::Status Divide(const std::vector<int>& /*world_ranks*/,
-                              const std::vector<std::vector<int>>& /*groups*/,
-                              RankContext& /*context*/,
-                              absl::Duration /*timeout*/,
-                              Exchange /*exchange*/) {
+  virtual absl::Status Split(const std::vector<int>& /*world_ranks*/,
+                             const std::vector<std::vector<int>>& /*groups*/,
+                             RankContext& /*context*/,
+                             absl::Duration /*timeout*/,
+                             Exchange /*exchange*/) {
     return absl::OkStatus();
   }
 
-  /// Drops what Divide prepared for the job of `context`, which has failed,
+  /// Drops what Split prepared for the job of `context`, which has failed,
   /// without waiting for peers. Called by the rank's thread, which divides and
   /// connects nothing more.
   virtual void Abort(RankContext& /*context*/) {}

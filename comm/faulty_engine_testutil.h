@@ -89,11 +89,11 @@ class FaultyEngine final : public ControlPlane, public DataPlanes {
   absl::StatusOr<std::unique_ptr<DataPlane>> Connect(
       const GroupKey& key, int member, RankContext& context,
       absl::Duration timeout, Exchange exchange) override;
-  absl::Status Divide(const std::vector<int>& world_ranks,
-                      const std::vector<std::vector<int>>& groups,
-                      RankContext& context, absl::Duration timeout,
-                      Exchange exchange) override {
-    return planes_.Divide(world_ranks, groups, context, timeout, exchange);
+  absl::Status Split(const std::vector<int>& world_ranks,
+                     const std::vector<std::vector<int>>& groups,
+                     RankContext& context, absl::Duration timeout,
+                     Exchange exchange) override {
+    return planes_.Split(world_ranks, groups, context, timeout, exchange);
   }
   void Abort(RankContext& context) override { planes_.Abort(context); }
 

@@ -2,12 +2,19 @@
 #include "crosshatch/comm/job_failure.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace crosshatch {
+namespace {
+
+/// A start fails between processes of which some are no ranks.
+bool IsOfGroup(const FailureNotice& failure) {
+  return failure.of_group || failure.world_ranks.empty();
+}
+
+}  // namespace
 
 std::string BoundedText(const std::string& text, size_t most) {
   if (text.size() <= most) return text;
@@ -21,42 +28,33 @@ absl::Status BoundedError(const absl::Status& error) {
                       BoundedText(std::string(error.message()), kMost));
 }
 
-const absl::Status& JobFailure::For(int world_rank) const {
-  const bool failed_itself = std::find(world_ranks.begin(), world_ranks.end(),
-                                       world_rank) != world_ranks.end();
-  return failed_itself ? own : induced;
-}
-
-JobFailure FailureOfRank(int rank, const absl::Status& unbounded) {
-  const absl::Status error = BoundedError(unbounded);
+absl::Status ResultOf(const FailureNotice& failure) {
+  const absl::Status error = BoundedError(failure.error);
   // What ranks have told one another says where it happened, which need not be
   // on the first of them that ends by it.
   const bool names_ranks = absl::StartsWith(error.message(), "on rank");
-  return {.result = names_ranks ? error
-                                : absl::Status(error.code(),
-                                               absl::StrCat("rank ", rank, ": ",
-                                                            error.message())),
-          .world_ranks = {rank},
-          .own = error,
-          .induced = absl::AbortedError(
-              absl::StrCat("rank ", rank, " failed: ", error.message()))};
+  if (IsOfGroup(failure) || names_ranks) return error;
+  return absl::Status(
+      error.code(),
+      absl::StrCat("rank ", failure.world_ranks[0], ": ", error.message()));
 }
 
-JobFailure FailureOfGroup(std::vector<int> world_ranks,
-                          const absl::Status& unbounded) {
-  const absl::Status error = BoundedError(unbounded);
-  return {.result = error,
-          .world_ranks = std::move(world_ranks),
-          .own = error,
-          .induced = absl::AbortedError(
-              absl::StrCat("another group failed: ", error.message()))};
+absl::Status InducedError(const FailureNotice& failure) {
+  const absl::Status error = BoundedError(failure.error);
+  return absl::AbortedError(
+      IsOfGroup(failure)
+          ? absl::StrCat("another group failed: ", error.message())
+          : absl::StrCat("rank ", failure.world_ranks[0],
+                         " failed: ", error.message()));
 }
 
-JobFailure FailureOf(const FailureNotice& notice) {
-  // A start fails between processes of which some are no ranks.
-  return notice.of_group || notice.world_ranks.empty()
-             ? FailureOfGroup(notice.world_ranks, notice.error)
-             : FailureOfRank(notice.world_ranks[0], notice.error);
+absl::Status ErrorFor(const FailureNotice& failure, int world_rank) {
+  // Of ranks with a failure of their own only the first one has it.
+  const auto end = IsOfGroup(failure) ? failure.world_ranks.end()
+                                      : failure.world_ranks.begin() + 1;
+  const bool is_own =
+      std::find(failure.world_ranks.begin(), end, world_rank) != end;
+  return is_own ? BoundedError(failure.error) : InducedError(failure);
 }
 
 }  // namespace crosshatch

@@ -3,10 +3,10 @@
 #define CROSSHATCH_COMM_JOB_FAILURE_H_
 
 /// \file
-/// What is said to whom when a job fails. A job fails as a whole: the first
-/// failure poisons all ranks and ends all groups, so that nobody waits for one
-/// who will not come. Those that failed by themselves get their own error, all
-/// others are told of it.
+/// How a job fails. It fails as a whole: the first failure poisons all ranks
+/// and ends all groups, so that nobody waits for a rank that will not come.
+/// Ranks that failed by themselves get their own error, all others get
+/// kAborted.
 
 #include <cstddef>
 #include <functional>
@@ -17,13 +17,12 @@
 
 namespace crosshatch {
 
-/// Why a job fails, as one process tells the others.
+/// Why a job fails.
 struct FailureNotice {
   /// World ranks that failed by themselves: one, or the members of a group.
   std::vector<int> world_ranks;
-  /// What went wrong went wrong between the members of a group, which `error`
-  /// names (FailureOfGroup in comm/job_failure.h); otherwise with one rank
-  /// alone (FailureOfRank).
+  /// Whether the failure is one between the members of a group, which `error`
+  /// names; otherwise it is one rank's alone.
   bool of_group = false;
   /// The processes of world_ranks are gone, or do not answer: nothing will
   /// come from them any more, and nothing reads their peers' memory.
@@ -35,13 +34,13 @@ struct FailureNotice {
   absl::Status error;
 };
 
-/// One process's end of the channel, for one job. Outlives the job.
-/// Whoever makes one also bounds how long a rank may take to come back once the
-/// job has failed: a thread cannot be stopped, so its process is ended.
+/// One process's connection to the coordinator of one job. Outlives the job.
+/// Its implementation also bounds how long a rank may take to return once the
+/// job has failed. A thread cannot be stopped, so its process is ended.
 /// \threadsafety all members may be called from any thread.
 class FailureChannel {
  public:
-  using Told = std::function<void(const FailureNotice& notice)>;
+  using Listener = std::function<void(const FailureNotice& notice)>;
   using Activity = std::function<std::string()>;
 
   virtual ~FailureChannel() = default;
@@ -54,52 +53,36 @@ class FailureChannel {
   /// Returns OK, or the error of the first process that is lost or cut off.
   virtual absl::Status loss() const = 0;
 
-  /// From now on `told` is called, on a thread of the channel, with what the
-  /// job failed with, be it this process's own Report, and then with all others
-  /// that are lost or cut off; with those that came before too. It does not
-  /// block. Null ends that: once this has returned, no call is under way.
-  virtual void OnFailure(Told told) = 0;
+  /// Calls `listener`, on a thread of the channel, with the job's failure and
+  /// then with each process that is lost or cut off, earlier ones included. The
+  /// listener does not block. Null removes it: once this has returned, no call
+  /// is under way.
+  virtual void OnFailure(Listener listener) = 0;
 
-  /// From now on `activity` is what to ask for one line on what this rank does,
-  /// e.g. "in all_gather #17 'layers.0' of group 'fsdp' (ranks 0, 2) for 3.2
-  /// s", when a failure is told: nothing is written down before, so that a
-  /// collective pays nothing for it. Null ends that as for OnFailure.
+  /// Sets the function that returns one line on what this rank does, e.g. "in
+  /// all_gather #17 'layers.0' of group 'fsdp' (ranks 0, 2) for 3.2 s". It is
+  /// called when a failure is reported; collectives record nothing for it. Null
+  /// removes it as for OnFailure.
   virtual void SetActivity(Activity activity) = 0;
 };
 
-struct JobFailure {
-  /// The result of the job.
-  absl::Status result;
-  /// The ranks that failed by themselves, and their error, which is also that
-  /// of their group if a group failed.
-  std::vector<int> world_ranks;
-  absl::Status own;
-  /// For all other ranks and groups: kAborted.
-  absl::Status induced;
-
-  /// What poisons `world_rank`.
-  const absl::Status& For(int world_rank) const;
-};
-
-/// Returns `text`, or of a longer one its beginning and how long it is: at most
-/// `most` bytes and a few words.
+/// Returns `text`. If it is longer than `most` bytes, returns its beginning and
+/// its length.
 std::string BoundedText(const std::string& text, size_t most);
 
-/// Returns `error` with a text of at most 16 KiB and a few words. What ranks
-/// send one another of a failure is small, however long a rank's own error is.
+/// Returns `error` with a text of at most 16 KiB and a few words, so that
+/// messages about failures are small. The functions below bound theirs, too.
 absl::Status BoundedError(const absl::Status& error);
 
-/// `rank` failed with `error`, alone. Bounds its text, as the next one does.
-/// The result names the rank, unless the error begins with "on rank": then it
-/// names those that it happened on.
-JobFailure FailureOfRank(int rank, const absl::Status& error);
+/// Returns the result of the job, the same on all ranks. It names the rank that
+/// failed alone, unless its error begins with "on rank" and so names ranks.
+absl::Status ResultOf(const FailureNotice& failure);
 
-/// A group of `world_ranks` failed with `error`, which names it.
-JobFailure FailureOfGroup(std::vector<int> world_ranks,
-                          const absl::Status& error);
+/// Returns the error of ranks and groups that did not fail by themselves.
+absl::Status InducedError(const FailureNotice& failure);
 
-/// What another process told of.
-JobFailure FailureOf(const FailureNotice& notice);
+/// Returns what poisons `world_rank`.
+absl::Status ErrorFor(const FailureNotice& failure, int world_rank);
 
 }  // namespace crosshatch
 

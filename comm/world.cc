@@ -88,13 +88,13 @@ absl::StatusOr<std::shared_ptr<Communicator>> World::Group(
   return communicator;
 }
 
-absl::Status World::Divide(Communicator& all,
-                           const std::vector<std::vector<int>>& groups) {
-  return planes_.Divide(all.world_ranks(), groups, context_, control_.timeout(),
-                        [&](std::string blob) {
-                          return all.Exchange(std::move(blob),
-                                              "the id of its communicator");
-                        });
+absl::Status World::Split(Communicator& all,
+                          const std::vector<std::vector<int>>& groups) {
+  return planes_.Split(all.world_ranks(), groups, context_, control_.timeout(),
+                       [&](std::string blob) {
+                         return all.Exchange(std::move(blob),
+                                             "the id of its communicator");
+                       });
 }
 
 void World::Abort(const absl::Status& error) {

@@ -88,8 +88,8 @@ class World final {
   /// members of `all`, in one order with its collectives.
   /// \param groups for each axis the ranks of this one's group, in the order of
   ///     their indices; empty where this rank is on none.
-  absl::Status Divide(Communicator& all,
-                      const std::vector<std::vector<int>>& groups);
+  absl::Status Split(Communicator& all,
+                     const std::vector<std::vector<int>>& groups);
 
   /// All communicators of the job that this rank has made so far, in the order
   /// of creation, for counting.

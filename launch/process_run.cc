@@ -401,7 +401,7 @@ bool Process::TellCheck(const std::string& text) {
   const std::optional<FailureNotice> failure = client_->failure();
   if (!has_announced_ || !failure.has_value()) return false;
   // The others are to hear of it before rank 0 is gone.
-  if (info_.rank == 0) absl::SleepFor(times_.ask());
+  if (info_.rank == 0) absl::SleepFor(times_.query());
   // That of another rank says it too where it is the same check, which is known
   // by its place: values that follow may be the rank's.
   constexpr std::string_view kFailed = ": check failed: ";

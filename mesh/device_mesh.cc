@@ -296,7 +296,7 @@ absl::StatusOr<DeviceMesh> InitDeviceMesh(World& world,
     groups.push_back(is_on_mesh ? layout->GroupRanks({axis}, world.world_rank())
                                 : std::vector<int>());
   }
-  CH_RETURN_IF_ERROR(world.Divide(*side_channel, groups));
+  CH_RETURN_IF_ERROR(world.Split(*side_channel, groups));
   auto shared = std::make_shared<DeviceMesh::Shared>(world);
   AddRoot(world, shared, *layout);
   return DeviceMesh(std::move(shared), *std::move(layout));

@@ -52,7 +52,7 @@ absl::StatusOr<std::unique_ptr<CoordinationClient>> CoordinationClient::Connect(
   c.wire_->Send(std::move(registration));
   {
     std::lock_guard lock(c.mutex_);
-    c.heard_ = c.last_check_ = c.next_heartbeat_ = SteadyNow();
+    c.last_received_ = c.last_check_ = c.next_heartbeat_ = SteadyNow();
   }
   CH_ASSIGN_OR_RETURN(
       c.thread_,
@@ -89,7 +89,7 @@ CoordinationClient::~CoordinationClient() {
 
 void CoordinationClient::Received(const ServerMessage& message) {
   std::lock_guard lock(mutex_);
-  heard_ = SteadyNow();
+  last_received_ = SteadyNow();
   switch (message.kind_case()) {
     case ServerMessage::kStarted:
       roster_ = {.has_started = true, .rank_0 = message.started().rank_0()};
@@ -99,8 +99,8 @@ void CoordinationClient::Received(const ServerMessage& message) {
       if (found != answers_.end()) found->second = message.answer();
       break;
     }
-    case ServerMessage::kAsk:
-      is_asked_ = true;
+    case ServerMessage::kQuery:
+      is_queried_ = true;
       break;
     case ServerMessage::kFailure:
       Add(ToNotice(message.failure()));
@@ -196,7 +196,7 @@ absl::Status CoordinationClient::Leave() {
   if (notices_.empty()) return absl::OkStatus();
   // The goodbye must have gone out, or the coordinator takes it for a death; a
   // dead coordinator takes it for nothing.
-  changed_.wait_for(lock, absl::ToChronoNanoseconds(options_.times.ask()),
+  changed_.wait_for(lock, absl::ToChronoNanoseconds(options_.times.query()),
                     [this] { return is_dismissed_ || is_broken_; });
   changed_.wait(lock, [this] { return has_announced_; });
   return ResultOf(notices_[0]);
@@ -222,11 +222,11 @@ absl::Status CoordinationClient::loss() const {
   return absl::OkStatus();
 }
 
-void CoordinationClient::OnFailure(Told told) {
+void CoordinationClient::OnFailure(Listener listener) {
   {
-    std::lock_guard lock(told_mutex_);
-    told_ = std::move(told);
-    num_told_ = 0;
+    std::lock_guard lock(listener_mutex_);
+    listener_ = std::move(listener);
+    num_delivered_ = 0;
   }
   std::lock_guard lock(mutex_);
   has_news_ = true;
@@ -246,14 +246,14 @@ std::string CoordinationClient::CurrentActivity() {
 void CoordinationClient::CheckSilence() {
   const absl::Time now = SteadyNow();
   // Who was stopped itself has heard of nobody.
-  if (now - last_check_ > options_.times.heartbeat / 2) heard_ = now;
+  if (now - last_check_ > options_.times.heartbeat / 2) last_received_ = now;
   last_check_ = now;
   if (has_lost_coordinator_ || is_dismissed_ ||
-      now - heard_ <= options_.times.heartbeat) {
+      now - last_received_ <= options_.times.heartbeat) {
     return;
   }
   const std::string silence =
-      absl::StrCat("no sign of it for ", Rounded(now - heard_));
+      absl::StrCat("no sign of it for ", Rounded(now - last_received_));
   Lose(absl::StrCat("does not answer: ", silence,
                     ", as when a process is stopped or its host or network "
                     "is down"));
@@ -291,7 +291,7 @@ void CoordinationClient::Run() {
       absl::ToChronoNanoseconds(std::min(interval, absl::Milliseconds(250)));
   std::unique_lock lock(mutex_);
   while (!is_ending_ || (!notices_.empty() && !has_announced_)) {
-    const bool is_asked = std::exchange(is_asked_, false);
+    const bool is_queried = std::exchange(is_queried_, false);
     has_news_ = false;
     const bool is_time = SteadyNow() >= next_heartbeat_;
     if (is_time) next_heartbeat_ = SteadyNow() + interval;
@@ -299,9 +299,9 @@ void CoordinationClient::Run() {
     const bool announces = !notices.empty() && !has_announced_;
     const Roster roster = roster_;
     lock.unlock();
-    if (is_asked || is_time) {
+    if (is_queried || is_time) {
       ClientMessage message;
-      if (is_asked) {
+      if (is_queried) {
         message.set_activity(CurrentActivity());
       } else {
         message.set_heartbeat(CurrentActivity());
@@ -309,8 +309,9 @@ void CoordinationClient::Run() {
       wire_->Send(std::move(message));
     }
     {
-      std::lock_guard told_lock(told_mutex_);
-      while (told_ && num_told_ < notices.size()) told_(notices[num_told_++]);
+      std::lock_guard listener_lock(listener_mutex_);
+      while (listener_ && num_delivered_ < notices.size())
+        listener_(notices[num_delivered_++]);
     }
     if (announces && options_.on_failure) {
       options_.on_failure(notices[0], roster);
@@ -321,8 +322,8 @@ void CoordinationClient::Run() {
       changed_.notify_all();
     }
     CheckSilence();
-    changed_.wait_for(lock, pause,
-                      [this] { return is_ending_ || is_asked_ || has_news_; });
+    changed_.wait_for(
+        lock, pause, [this] { return is_ending_ || is_queried_ || has_news_; });
   }
 }
 

@@ -85,7 +85,7 @@ class CoordinationClient final : public FailureChannel {
 
   void Report(const FailureNotice& notice) override;
   absl::Status loss() const override;
-  void OnFailure(Told told) override;
+  void OnFailure(Listener listener) override;
   void SetActivity(Activity activity) override;
 
  private:
@@ -111,7 +111,7 @@ class CoordinationClient final : public FailureChannel {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  absl::Time heard_;
+  absl::Time last_received_;
   absl::Time last_check_;
   absl::Time next_heartbeat_;
   Roster roster_;
@@ -119,7 +119,7 @@ class CoordinationClient final : public FailureChannel {
   bool is_dismissed_ = false;
   bool is_leaving_ = false;
   bool is_broken_ = false;
-  bool is_asked_ = false;
+  bool is_queried_ = false;
   bool is_ending_ = false;
   /// What the job failed with, then who was lost since.
   std::vector<FailureNotice> notices_;
@@ -131,9 +131,9 @@ class CoordinationClient final : public FailureChannel {
   std::map<int64_t, std::optional<Answer>> answers_;  // Of pending requests.
 
   /// Held during calls of what it guards, and never while mutex_ is.
-  std::mutex told_mutex_;
-  Told told_;
-  size_t num_told_ = 0;
+  std::mutex listener_mutex_;
+  Listener listener_;
+  size_t num_delivered_ = 0;
   std::mutex activity_mutex_;
   Activity activity_;
 

@@ -66,7 +66,7 @@ void AddLoss(const FailureNotice& loss, FailureNotice& losses) {
 
 absl::Duration CoordinationTimes::interval() const { return heartbeat / 8; }
 
-absl::Duration CoordinationTimes::ask() const {
+absl::Duration CoordinationTimes::query() const {
   return std::min(heartbeat / 4, absl::Seconds(2));
 }
 
@@ -97,7 +97,7 @@ void CoordinatorState::Wake(absl::Time now) {
   slept_ = gap;
   // Who was stopped has heard of nobody.
   for (auto& [index, rank] : ranks_) {
-    rank.heard = now;
+    rank.last_received = now;
     rank.answered_since_wake = false;
   }
   has_woken_ = true;
@@ -112,7 +112,7 @@ bool CoordinatorState::is_deserted() const {
   // Rank 0 is in this process, and what it must know it does once it leaves.
   const auto self = ranks_.find(0);
   const bool self_leaves = Lives(0) && self->second.said_goodbye;
-  return !(may_come && !is_late_) && told_.empty() &&
+  return !(may_come && !is_late_) && announced_to_.empty() &&
          num_living_ == (self_leaves ? 1 : 0);
 }
 
@@ -170,7 +170,7 @@ CoordinatorState::Actions CoordinatorState::OnMessage(
   if (found == rank_of_.end()) return actions;
   Rank& rank = ranks_.at(found->second);
   if (rank.is_gone) return actions;
-  rank.heard = now;
+  rank.last_received = now;
   OnMessageOf(rank, message, now, actions);
   return actions;
 }
@@ -180,7 +180,7 @@ void CoordinatorState::Register(Peer peer, const Registration& registration,
   if (!SameToken(registration.token(), token_)) {
     const bool may_be_missed = registration.member().rank() != 0;
     if (phase_ == Phase::kFailed && may_be_missed) {
-      TellStranger(peer, actions);
+      AnnounceToStranger(peer, actions);
     } else if (phase_ == Phase::kGathering && may_be_missed &&
                static_cast<int>(held_.size()) < self_.size()) {
       ++refused_;
@@ -228,14 +228,15 @@ void CoordinatorState::Register(Peer peer, const Registration& registration,
   }
   if (!wrong.empty() || phase_ == Phase::kFailed) {
     if (phase_ != Phase::kFailed) FailStart(wrong, actions);
-    told_.insert(peer);
+    announced_to_.insert(peer);
     ServerMessage message;
     *message.mutable_failure() = ToMessage(*failure_);
     Send(peer, std::move(message), actions);
     actions.close.push_back(peer);
     return;
   }
-  ranks_[member.rank()] = {.member = member, .peer = peer, .heard = now};
+  ranks_[member.rank()] = {
+      .member = member, .peer = peer, .last_received = now};
   rank_of_[peer] = member.rank();
   ++num_living_;
   if (static_cast<int>(ranks_.size()) < self_.size()) return;
@@ -252,9 +253,9 @@ void CoordinatorState::RefuseHeld(Actions& actions) {
   }
 }
 
-void CoordinatorState::TellStranger(Peer peer, Actions& actions) {
+void CoordinatorState::AnnounceToStranger(Peer peer, Actions& actions) {
   strangers_.erase(peer);
-  told_.insert(peer);
+  announced_to_.insert(peer);
   ServerMessage message;
   *message.mutable_failure() = ToMessage(
       {.of_group = true, .error = absl::UnauthenticatedError(kWrongToken)});
@@ -275,9 +276,9 @@ void CoordinatorState::OnMessageOf(Rank& rank, const ClientMessage& message,
       break;
     case ClientMessage::kFailure:
       if (phase_ == Phase::kGathering) {
-        Tell(ToNotice(message.failure()), actions);
+        Announce(ToNotice(message.failure()), actions);
       } else if (phase_ == Phase::kRunning) {
-        Ask(ToNotice(message.failure()), now, actions);
+        QueryAll(ToNotice(message.failure()), now, actions);
       } else if (message.failure().cut_off()) {
         AddLoss(ToNotice(message.failure()), losses_);
       }
@@ -286,10 +287,10 @@ void CoordinatorState::OnMessageOf(Rank& rank, const ClientMessage& message,
       rank.activity = message.activity();
       rank.activity_at = now;
       rank.answered_since_wake = true;
-      if (phase_ == Phase::kAsking && !std::exchange(rank.answered, true)) {
+      if (phase_ == Phase::kQuerying && !std::exchange(rank.answered, true)) {
         --num_unanswered_;
       }
-      TellIfKnown(now, actions);
+      AnnounceIfKnown(now, actions);
       break;
     case ClientMessage::kGoodbye: {
       if (!std::exchange(rank.said_goodbye, true)) ++num_goodbyes_;
@@ -304,12 +305,13 @@ void CoordinatorState::OnMessageOf(Rank& rank, const ClientMessage& message,
     }
     case ClientMessage::kLost: {
       if (phase_ == Phase::kFailed) break;
-      Tell({.world_ranks = {0},
-            .process_lost = true,
-            .error = absl::UnavailableError(absl::StrCat(
-                Process(self_), ", which coordinates the job, was stopped or ",
-                "cut off: ", Describe(rank.member), " ", message.lost()))},
-           actions);
+      Announce(
+          {.world_ranks = {0},
+           .process_lost = true,
+           .error = absl::UnavailableError(absl::StrCat(
+               Process(self_), ", which coordinates the job, was stopped or ",
+               "cut off: ", Describe(rank.member), " ", message.lost()))},
+          actions);
       break;
     }
     case ClientMessage::kRegistration:
@@ -324,7 +326,7 @@ CoordinatorState::Actions CoordinatorState::OnBroken(Peer peer,
   Wake(now);
   strangers_.erase(peer);
   held_.erase(peer);
-  told_.erase(peer);
+  announced_to_.erase(peer);
   const auto found = rank_of_.find(peer);
   if (found == rank_of_.end()) return actions;
   Rank& rank = ranks_.at(found->second);
@@ -338,13 +340,14 @@ CoordinatorState::Actions CoordinatorState::OnBroken(Peer peer,
       !rank.answered_since_wake) {
     rank.is_gone = true;
     --num_living_;
-    Tell({.world_ranks = {0},
-          .process_lost = true,
-          .error = absl::UnavailableError(absl::StrCat(
-              Process(self_), ", which coordinates the job, was stopped for ",
-              Rounded(slept_), ": ", Describe(rank.member),
-              " has left meanwhile"))},
-         actions);
+    Announce(
+        {.world_ranks = {0},
+         .process_lost = true,
+         .error = absl::UnavailableError(absl::StrCat(
+             Process(self_), ", which coordinates the job, was stopped for ",
+             Rounded(slept_), ": ", Describe(rank.member),
+             " has left meanwhile"))},
+        actions);
     return actions;
   }
   OnDeath(rank,
@@ -364,19 +367,19 @@ void CoordinatorState::OnDeath(Rank& rank, const std::string& how,
       .error = absl::UnavailableError(Process(rank.member) + how)};
   switch (phase_) {
     case Phase::kGathering:
-      Tell(std::move(death), actions);
+      Announce(std::move(death), actions);
       break;
     case Phase::kRunning:
-      Ask(std::move(death), now, actions);
+      QueryAll(std::move(death), now, actions);
       break;
-    case Phase::kAsking:
+    case Phase::kQuerying:
       if (!rank.answered) --num_unanswered_;
       if (!cause_.process_lost) {
         if (cause_.cut_off) AddLoss(cause_, losses_);
         cause_ = {};
       }
       AddLoss(death, cause_);
-      TellIfKnown(now, actions);
+      AnnounceIfKnown(now, actions);
       break;
     case Phase::kFailed:
       if (!rank.said_goodbye) AddLoss(death, losses_);
@@ -386,19 +389,19 @@ void CoordinatorState::OnDeath(Rank& rank, const std::string& how,
   }
 }
 
-void CoordinatorState::Ask(FailureNotice cause, absl::Time now,
-                           Actions& actions) {
-  phase_ = Phase::kAsking;
+void CoordinatorState::QueryAll(FailureNotice cause, absl::Time now,
+                                Actions& actions) {
+  phase_ = Phase::kQuerying;
   cause_ = std::move(cause);
-  ask_until_ = now + times_.ask();
+  query_until_ = now + times_.query();
   num_unanswered_ = num_living_;
-  SendToAll(Message(&ServerMessage::mutable_ask), actions);
-  TellIfKnown(now, actions);
+  SendToAll(Message(&ServerMessage::mutable_query), actions);
+  AnnounceIfKnown(now, actions);
 }
 
-void CoordinatorState::TellIfKnown(absl::Time now, Actions& actions) {
-  if (phase_ != Phase::kAsking) return;
-  if (num_unanswered_ > 0 && now < ask_until_) return;
+void CoordinatorState::AnnounceIfKnown(absl::Time now, Actions& actions) {
+  if (phase_ != Phase::kQuerying) return;
+  if (num_unanswered_ > 0 && now < query_until_) return;
   FailureNotice failure = cause_;
   if (failure.process_lost) {
     failure.error =
@@ -406,7 +409,7 @@ void CoordinatorState::TellIfKnown(absl::Time now, Actions& actions) {
                      absl::StrCat(std::string(failure.error.message()),
                                   "; when that was noticed:", Activities(now)));
   }
-  Tell(std::move(failure), actions);
+  Announce(std::move(failure), actions);
 }
 
 std::string CoordinatorState::Activities(absl::Time now) const {
@@ -432,17 +435,18 @@ std::string CoordinatorState::Activities(absl::Time now) const {
 }
 
 void CoordinatorState::FailStart(const std::string& why, Actions& actions) {
-  Tell({.of_group = true, .error = absl::FailedPreconditionError(why)},
-       actions);
+  Announce({.of_group = true, .error = absl::FailedPreconditionError(why)},
+           actions);
 }
 
-void CoordinatorState::Tell(FailureNotice failure, Actions& actions) {
+void CoordinatorState::Announce(FailureNotice failure, Actions& actions) {
   phase_ = Phase::kFailed;
   failure_ = std::move(failure);
   ServerMessage message;
   *message.mutable_failure() = ToMessage(*failure_);
   SendToAll(message, actions);
-  for (const Peer peer : std::exchange(held_, {})) TellStranger(peer, actions);
+  for (const Peer peer : std::exchange(held_, {}))
+    AnnounceToStranger(peer, actions);
   for (const auto& [index, rank] : ranks_) {
     if (rank.said_goodbye && rank.is_connected) {
       Send(rank.peer, Message(&ServerMessage::mutable_dismissed), actions);
@@ -475,23 +479,23 @@ CoordinatorState::Actions CoordinatorState::OnTick(absl::Time now) {
   Actions actions;
   Wake(now);
   for (auto& [index, rank] : ranks_) {
-    if (rank.is_gone || now - rank.heard <= times_.heartbeat) continue;
+    if (rank.is_gone || now - rank.last_received <= times_.heartbeat) continue;
     OnDeath(rank,
             absl::StrCat(" does not answer: no sign of it for ",
-                         Rounded(now - rank.heard),
+                         Rounded(now - rank.last_received),
                          ", as when a process is stopped or its host or "
                          "network is down"),
             now, actions);
   }
-  TellIfKnown(now, actions);
+  AnnounceIfKnown(now, actions);
   if (std::exchange(has_woken_, false) && phase_ == Phase::kRunning) {
-    SendToAll(Message(&ServerMessage::mutable_ask), actions);
+    SendToAll(Message(&ServerMessage::mutable_query), actions);
   }
   is_late_ = is_late_ || now - begin_ > times_.start;
   if (phase_ == Phase::kGathering && is_late_) {
-    Tell({.of_group = true,
-          .error = absl::DeadlineExceededError(LateStart(now))},
-         actions);
+    Announce({.of_group = true,
+              .error = absl::DeadlineExceededError(LateStart(now))},
+             actions);
   }
   if (phase_ == Phase::kFailed && !losses_.world_ranks.empty()) {
     ServerMessage message;

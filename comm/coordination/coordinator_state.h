@@ -43,7 +43,7 @@ struct CoordinationTimes {
   /// Between two signs of life.
   absl::Duration interval() const;
   /// For the answers to what ranks are doing when one has failed.
-  absl::Duration ask() const;
+  absl::Duration query() const;
 };
 
 /// "rank 2 (process 4711 on host a17)".
@@ -88,14 +88,14 @@ class CoordinatorState {
   enum class Phase : uint8_t {
     kGathering,
     kRunning,
-    kAsking,
+    kQuerying,
     kFailed,
     kDismissed,
   };
   struct Rank {
     Member member;
     Peer peer = -1;
-    absl::Time heard;
+    absl::Time last_received;
     std::string activity;
     absl::Time activity_at;
     bool answered = false;
@@ -122,12 +122,12 @@ class CoordinatorState {
                    Actions& actions);
   void OnDeath(Rank& rank, const std::string& how, absl::Time now,
                Actions& actions);
-  void Ask(FailureNotice cause, absl::Time now, Actions& actions);
-  void TellIfKnown(absl::Time now, Actions& actions);
-  void Tell(FailureNotice failure, Actions& actions);
+  void QueryAll(FailureNotice cause, absl::Time now, Actions& actions);
+  void AnnounceIfKnown(absl::Time now, Actions& actions);
+  void Announce(FailureNotice failure, Actions& actions);
   void FailStart(const std::string& why, Actions& actions);
   void RefuseHeld(Actions& actions);
-  void TellStranger(Peer peer, Actions& actions);
+  void AnnounceToStranger(Peer peer, Actions& actions);
   std::string Activities(absl::Time now) const;
   std::string LateStart(absl::Time now) const;
 
@@ -144,7 +144,8 @@ class CoordinatorState {
   /// Without the token, while ranks are missing: they may be those. A stranger
   /// cannot fail the job; if it fails for want of them, they need not say more.
   std::set<Peer> held_;
-  std::set<Peer> told_;   // Connections that got the failure, and no rank.
+  std::set<Peer>
+      announced_to_;      // Connections that got the failure, and no rank.
   int came_ = 0;          // Processes of the job, also when it had failed.
   bool is_late_ = false;  // Whoever has not come is not waited for any more.
   int refused_ = 0;
@@ -159,7 +160,7 @@ class CoordinatorState {
 
   // While asking.
   FailureNotice cause_;
-  absl::Time ask_until_;
+  absl::Time query_until_;
   int num_unanswered_ = 0;  // That live.
 
   std::optional<FailureNotice> failure_;

@@ -40,7 +40,7 @@ std::string Text(const ServerMessage& message) {
       return "heartbeat";
     case ServerMessage::kAnswer:
       return absl::StrCat("answer ", message.answer().text());
-    case ServerMessage::kAsk:
+    case ServerMessage::kQuery:
       return "ask";
     case ServerMessage::kFailure:
       return absl::StrCat(

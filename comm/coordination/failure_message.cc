@@ -31,8 +31,4 @@ FailureNotice ToNotice(const Failure& message) {
               message.text())};
 }
 
-absl::Status ResultOf(const FailureNotice& notice) {
-  return FailureOf(notice).result;
-}
-
 }  // namespace crosshatch::coordination

@@ -14,8 +14,7 @@ Failure ToMessage(const FailureNotice& notice);
 FailureNotice ToNotice(const Failure& message);
 /// @}
 
-/// The result of a job that failed so, the same on all of its ranks.
-absl::Status ResultOf(const FailureNotice& notice);
+using ::crosshatch::ResultOf;
 
 }  // namespace crosshatch::coordination
 

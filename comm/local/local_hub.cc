@@ -32,23 +32,25 @@ std::shared_ptr<LocalGroup> LocalHub::Group(const GroupKey& key) {
         [this](const LocalGroup& broken, const absl::Status& failure) {
           return FailGroup(broken, failure);
         });
-    if (!failure_.result.ok()) group->Fail(failure_.induced);
+    if (failure_.has_value()) group->Fail(InducedError(*failure_));
   }
   return group;
 }
 
 void LocalHub::FailRank(int rank, const absl::Status& error) {
-  (void)Fail(FailureOfRank(rank, error), nullptr);
+  (void)Fail({.world_ranks = {rank}, .error = error}, nullptr);
 }
 
 absl::Status LocalHub::FailGroup(const LocalGroup& group,
                                  const absl::Status& error) {
-  return Fail(FailureOfGroup(group.world_ranks(), error), &group);
+  return Fail(
+      {.world_ranks = group.world_ranks(), .of_group = true, .error = error},
+      &group);
 }
 
 absl::Status LocalHub::failure() const {
   std::lock_guard lock(mutex_);
-  return failure_.result;
+  return failure_.has_value() ? ResultOf(*failure_) : absl::OkStatus();
 }
 
 void LocalHub::CheckDeadlines(const WatchMoment& now, absl::Duration timeout) {
@@ -68,27 +70,29 @@ void LocalHub::CheckDeadlines(const WatchMoment& now, absl::Duration timeout) {
                   absl::DeadlineExceededError(DescribeLate(late, timeout)));
 }
 
-absl::Status LocalHub::Fail(const JobFailure& failure,
+absl::Status LocalHub::Fail(const FailureNotice& failure,
                             const LocalGroup* group) {
   {
     std::lock_guard lock(mutex_);
     // Ranks that learn of the first failure leave, for which others, who have
     // not yet, seem to wait in vain.
-    if (!failure_.result.ok()) {
-      return group != nullptr && group == failed_group_ ? failure_.own
-                                                        : failure_.induced;
+    if (failure_.has_value()) {
+      return group != nullptr && group == failed_group_
+                 ? BoundedError(failure_->error)
+                 : InducedError(*failure_);
     }
     failure_ = failure;
     failed_group_ = group;
     for (RankContext* context : contexts_) {
       if (context == nullptr) continue;
-      context->Poison(failure.For(context->world_rank()));
+      context->Poison(ErrorFor(failure, context->world_rank()));
     }
   }
   for (const auto& each : Groups()) {
-    each->Fail(each.get() == group ? failure.own : failure.induced);
+    each->Fail(each.get() == group ? BoundedError(failure.error)
+                                   : InducedError(failure));
   }
-  return failure.own;
+  return BoundedError(failure.error);
 }
 
 std::vector<std::shared_ptr<LocalGroup>> LocalHub::Groups() const {

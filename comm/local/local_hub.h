@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -69,15 +70,15 @@ class LocalHub {
  private:
   /// Gives what members of `group` are told of the first failure.
   /// \param group that failed by itself; null for none.
-  absl::Status Fail(const JobFailure& failure, const LocalGroup* group);
+  absl::Status Fail(const FailureNotice& failure, const LocalGroup* group);
   std::vector<std::shared_ptr<LocalGroup>> Groups() const;
 
   WaitGraph graph_;
   mutable std::mutex mutex_;
   std::vector<RankContext*> contexts_;
   std::map<GroupKey, std::shared_ptr<LocalGroup>> groups_;
-  /// The first; OK while there is none.
-  JobFailure failure_;
+  /// The first.
+  std::optional<FailureNotice> failure_;
   const LocalGroup* failed_group_ = nullptr;  ///< Whose own it is, if any's.
   std::vector<Turns> turns_;
 };

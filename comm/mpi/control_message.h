@@ -3,8 +3,8 @@
 #define CROSSHATCH_COMM_MPI_CONTROL_MESSAGE_H_
 
 /// \file
-/// What the processes of a job write one another beside data: a header and,
-/// after it, what its kind needs.
+/// Control messages between the processes of a job: a header and the contents
+/// that its kind needs.
 
 #include <cstdint>
 #include <string>
@@ -17,18 +17,17 @@
 namespace crosshatch::internal {
 
 enum class MessageKind : uint32_t {
-  /// The sender has come to a collective: its fingerprint, and data that are
-  /// small enough to come along.
+  /// The sender has come to a collective: its fingerprint and payload.
   kAgree,
   /// The sender has come to a gathering: its blob.
   kGather,
-  /// The sender will take no part in this and all later collectives of the
-  /// group, and reads nobody's memory for them.
+  /// The sender takes no part in this and all later collectives of the group,
+  /// and reads no peer's memory for them.
   kLeft,
   /// The sender's function has returned.
   kFinished,
-  /// A failure: to rank 0 one that the sender has found, and from rank 0 what
-  /// the job has failed with.
+  /// A failure. To rank 0: one that the sender has found. From rank 0: the
+  /// job's.
   kFailure,
   /// The sender leaves the job without waiting for all others.
   kGivenUp,
@@ -37,30 +36,30 @@ enum class MessageKind : uint32_t {
 struct MessageHeader {
   MessageKind kind = MessageKind::kAgree;
   uint64_t group = 0;
-  /// Of the group's rounds of this kind, in the order of coming. kFinished: 1
-  /// if the sender has failed, else 0.
+  /// The number of the group's round of this kind. kFinished: 1 if the sender
+  /// has failed, else 0.
   int64_t round = 0;
-  /// kAgree: bytes of data at DataAt(message); 0 if they come by themselves.
+  /// kAgree: bytes of the payload.
   int64_t data_bytes = 0;
-  /// kAgree: where the data begin, a multiple of 16.
+  /// kAgree: where the payload begins, a multiple of 16.
   int64_t data_at = 0;
 };
 
-/// Names a group: the same on all processes, another for another key (64 bits
-/// of a hash: one collision in 10^13 among a thousand groups).
+/// Returns the number of a group, the same on all processes. It is a hash of 64
+/// bits: one collision in 10^13 among a thousand groups.
 uint64_t GroupId(const GroupKey& key);
 
-/// Makes `message` a header without anything after it.
+/// Makes `message` a header without contents.
 void StartMessage(const MessageHeader& header, std::string& message);
 MessageHeader HeaderOf(const std::string& message);
 void SetHeader(const MessageHeader& header, std::string& message);
 
 /// \name kAgree
-/// Reading gives back what was appended, into memory that it reuses.
+/// Reading returns what was appended, in memory that it reuses.
 /// @{
 void AppendFingerprint(const Fingerprint& fingerprint, std::string& message);
 void ReadFingerprint(const std::string& message, Fingerprint& fingerprint);
-/// Room for `bytes` of data, aligned; writes it into the header.
+/// Returns room for a payload of `bytes`, aligned, which the header describes.
 char* AppendPayload(int64_t bytes, std::string& message);
 /// @}
 
@@ -70,14 +69,14 @@ void AppendFailure(const FailureNotice& notice, std::string& message);
 FailureNotice ReadFailure(const std::string& message);
 /// @}
 
-/// Arrivals of one kind of one group, numbered in the order in which a member
-/// comes to them. A member comes to the next one only after all have come to
-/// the one before, so messages of at most two rounds are there at a time.
+/// The messages of one kind of one group, by round and member. A member comes
+/// to the next round only after all have come to the one before, so messages of
+/// at most two rounds are there at a time.
 class Arrivals {
  public:
   explicit Arrivals(int members);
 
-  /// Files what `member` said, and gives its memory of an earlier message back.
+  /// Adds the message of `member`; returns the memory of an earlier one in it.
   void File(int member, const MessageHeader& header, std::string& message);
 
   bool Came(int member, int64_t round) const {
@@ -93,8 +92,7 @@ class Arrivals {
     return slot(member, round).message;
   }
 
-  /// All is done that the messages of `round` were for; they stay readable
-  /// until the next but one.
+  /// Ends `round`. Its messages stay readable until the next round but one.
   void Close(int64_t round) { num_came_[Parity(round)] = 0; }
 
  private:

@@ -3,9 +3,9 @@
 #define CROSSHATCH_COMM_MPI_POLLER_H_
 
 /// \file
-/// Poller: threads of one process that wait for messages. One of them looks for
-/// all, for a moment busily and then asleep until a peer rings; the others
-/// sleep. So a process that waits leaves its core to those that compute.
+/// Poller: lets threads of one process wait for messages. One of them polls on
+/// behalf of all, for a moment busily and then asleep until a notification; the
+/// others sleep. So a process that waits leaves its core to others.
 
 #include <condition_variable>
 #include <functional>
@@ -20,16 +20,15 @@ namespace crosshatch::internal {
 class Poller {
  public:
   /// \param link outlives this.
-  /// \param take_messages takes what has come; called with the lock held.
-  /// Returns
-  ///     whether anything had.
+  /// \param take_messages receives the messages that have come and returns
+  ///     whether there were any; called with the lock held.
   Poller(Link& link, std::function<bool()> take_messages);
 
-  /// Returns when done() is true. It is called with the lock held, maybe on
-  /// another thread, after whatever may have come, and moves its requests on.
+  /// Waits until done() returns true. It is called with the lock held, maybe on
+  /// another thread, whenever something may have come, and tests its requests.
   void Wait(std::unique_lock<std::mutex>& lock, absl::FunctionRef<bool()> done);
 
-  /// Looks once, unless somebody does anyway. The lock is held.
+  /// Polls once, unless another thread does. The lock is held.
   void LookOnce();
 
  private:
@@ -39,9 +38,9 @@ class Poller {
     std::condition_variable wake;
   };
 
-  /// Looks until `self` has finished.
+  /// Polls until `self` has finished.
   void Lead(std::unique_lock<std::mutex>& lock, Waiter& self);
-  /// Returns whether anything has come or finished.
+  /// Polls once; returns whether anything has come or finished.
   bool Look();
 
   Link& link_;

@@ -60,7 +60,7 @@ std::string ProcessGroup::StartAgreement(const Fingerprint& fingerprint) {
   StartMessage(
       {.kind = MessageKind::kAgree, .group = group_->id, .round = round_}, own);
   {
-    const EngineSpan comparing(spans_, "comparing");
+    const StreamSpan comparing(spans_, "comparing");
     AppendFingerprint(fingerprint, own);
   }
   for (int r = 0; r < size(); ++r) {
@@ -111,8 +111,8 @@ absl::Status ProcessGroup::ExchangeMessages(Arrivals& rounds, int64_t round,
   for (int i = 1; i < size(); ++i) {
     const int r = (me() + i) % size();
     if (job_->lost(ranks[r]) || !job_->link_error().ok()) continue;
-    job_->NoteLinkError(job_->link().SendControl(ranks[r], outgoing.messages[r],
-                                                 outgoing.requests[r]));
+    job_->RecordLinkError(job_->link().SendControl(
+        ranks[r], outgoing.messages[r], outgoing.requests[r]));
   }
   lock.unlock();
   for (int r = 0; r < size(); ++r) {
@@ -128,7 +128,7 @@ absl::Status ProcessGroup::ExchangeMessages(Arrivals& rounds, int64_t round,
     bool sent = true;
     for (LinkRequest& request : outgoing.requests) {
       if (!request.pending || !job_->link_error().ok()) continue;
-      job_->NoteLinkError(job_->link().Test(request));
+      job_->RecordLinkError(job_->link().Test(request));
       sent = sent && !request.pending;
     }
     if (rounds.AllCame(round)) {
@@ -194,7 +194,7 @@ std::string ProcessGroup::DescribeMembers(const Arrivals& rounds, int64_t round,
 }
 
 absl::Status ProcessGroup::CheckMembers(const Fingerprint& fingerprint) {
-  const EngineSpan comparing(spans_, "comparing");
+  const StreamSpan comparing(spans_, "comparing");
   for (int r = 0; r < size(); ++r) {
     pointers_[r] = r == me() ? &fingerprint : &fingerprints_[r];
     if (r == me()) continue;

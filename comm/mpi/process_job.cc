@@ -67,11 +67,12 @@ void ProcessJob::Enter(RankContext& context) {
   {
     Lock lock = TakeLock();
     context_ = &context;
-    if (failed()) context.Poison(failure_.For(rank_));
+    if (failed()) context.Poison(ErrorFor(*failure_, rank_));
   }
   if (channel_ == nullptr) return;
   channel_->SetActivity([this] { return Activity(); });
-  channel_->OnFailure([this](const FailureNotice& notice) { Told(notice); });
+  channel_->OnFailure(
+      [this](const FailureNotice& notice) { OnNotice(notice); });
 }
 
 void ProcessJob::Leave() {
@@ -140,16 +141,17 @@ void ProcessJob::OnDecision(const FailureNotice& notice) {
 }
 
 void ProcessJob::EndRank(const FailureNotice& notice) {
-  failure_ = FailureOf(notice);
+  failure_ = notice;
+  failure_->error = BoundedError(notice.error);
   if (!failed_at_.has_value()) failed_at_ = RunningTime();
-  if (context_ != nullptr) context_->Poison(failure_.For(rank_));
+  if (context_ != nullptr) context_->Poison(ErrorFor(notice, rank_));
   // Threads of this process that wait.
   link_.Notify(rank_);
 }
 
 absl::Status ProcessJob::failure() const {
   std::lock_guard lock(mutex_);
-  return failure_.result.ok() ? absl::OkStatus() : failure_.For(rank_);
+  return failed() ? ErrorFor(*failure_, rank_) : absl::OkStatus();
 }
 
 absl::Duration ProcessJob::RunningTime() {
@@ -186,12 +188,12 @@ absl::Status ProcessJob::End() {
   // For those that come later.
   if (!ended_together_) post_to_all(MessageKind::kGivenUp);
   if (awaits_failure_ && !failed()) {
-    failure_ = FailureOfRank(
-        rank_, absl::InternalError(absl::StrCat(
-                   "another rank has failed, and why was not reported within ",
-                   absl::FormatDuration(timeout_))));
+    failure_ = {.world_ranks = {rank_},
+                .error = absl::InternalError(absl::StrCat(
+                    "another rank has failed, and why was not reported within ",
+                    absl::FormatDuration(timeout_)))};
   }
-  return failure_.result;
+  return failed() ? ResultOf(*failure_) : absl::OkStatus();
 }
 
 void ProcessJob::CheckIdle() {
@@ -282,7 +284,7 @@ void ProcessJob::Watch() {
   CH_CHECK(RunningTime() - *failed_at_ <= grace)
       << "rank " << rank_ << " did not come back within "
       << absl::FormatDuration(grace)
-      << " after the run failed: " << failure_.result.ToString();
+      << " after the run failed: " << ResultOf(*failure_).ToString();
 }
 
 int ProcessJob::NextTag() {
@@ -295,7 +297,7 @@ void ProcessJob::Post(int to, const std::string& message) {
   if (lost_[to] || !link_error_.ok()) return;
   auto posted = std::make_unique<Posted>();
   posted->message = message;
-  NoteLinkError(link_.SendControl(to, posted->message, posted->request));
+  RecordLinkError(link_.SendControl(to, posted->message, posted->request));
   if (posted->request.pending) posted_.push_back(std::move(posted));
   link_.Notify(to);
 }
@@ -330,7 +332,7 @@ void ProcessJob::BeginGathering(JobGroup& group, const std::string& what) {
   group.gathering_turn = ++turns_;
 }
 
-void ProcessJob::NoteLinkError(const absl::Status& error) {
+void ProcessJob::RecordLinkError(const absl::Status& error) {
   if (error.ok() || !link_error_.ok()) return;
   BreakLink(error);
   if (!failed()) {
@@ -349,13 +351,13 @@ void ProcessJob::BreakLink(const absl::Status& why) {
 bool ProcessJob::TakeMessages() {
   progress_.fetch_add(1, std::memory_order_relaxed);
   bool any = false;
-  if (has_told_.load(std::memory_order_relaxed)) {
-    TakeTold();
+  if (has_notices_.load(std::memory_order_relaxed)) {
+    TakeNotices();
     any = true;
   }
   while (link_error_.ok()) {
     int from = -1;
-    NoteLinkError(link_.TakeControl(from, incoming_));
+    RecordLinkError(link_.TakeControl(from, incoming_));
     if (from < 0) break;
     any = true;
     Deliver(from, incoming_);
@@ -414,7 +416,7 @@ void ProcessJob::DeliverToGroup(int from, const MessageHeader& header,
 
 void ProcessJob::TestPosted() {
   for (size_t i = 0; i < posted_.size() && link_error_.ok();) {
-    NoteLinkError(link_.Test(posted_[i]->request));
+    RecordLinkError(link_.Test(posted_[i]->request));
     if (posted_[i]->request.pending) {
       ++i;
     } else {
@@ -424,27 +426,27 @@ void ProcessJob::TestPosted() {
   }
 }
 
-void ProcessJob::Told(const FailureNotice& notice) {
+void ProcessJob::OnNotice(const FailureNotice& notice) {
   {
-    std::lock_guard lock(told_mutex_);
-    told_.push_back(notice);
+    std::lock_guard lock(notices_mutex_);
+    notices_.push_back(notice);
   }
-  has_told_ = true;
+  has_notices_ = true;
   // Whoever looks for messages takes it in, the watch at the latest.
   link_.Notify(rank_);
 }
 
-void ProcessJob::TakeTold() {
-  std::vector<FailureNotice> told;
+void ProcessJob::TakeNotices() {
+  std::vector<FailureNotice> notices;
   {
-    std::lock_guard lock(told_mutex_);
-    has_told_ = false;
-    told.swap(told_);
+    std::lock_guard lock(notices_mutex_);
+    has_notices_ = false;
+    notices.swap(notices_);
   }
   const auto is_here = [this](int rank) {
     return static_cast<size_t>(rank) < lost_.size();
   };
-  for (const FailureNotice& notice : told) {
+  for (const FailureNotice& notice : notices) {
     // Of processes that the job left idle.
     if (!notice.world_ranks.empty() &&
         std::none_of(notice.world_ranks.begin(), notice.world_ranks.end(),

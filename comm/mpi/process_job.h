@@ -3,8 +3,7 @@
 #define CROSSHATCH_COMM_MPI_PROCESS_JOB_H_
 
 /// \file
-/// One job of an engine of processes, seen from one of them: its groups, its
-/// failure, its end.
+/// One job of processes, on one of them: its groups, its failure, its end.
 
 #include <atomic>
 #include <chrono>
@@ -33,8 +32,8 @@
 
 namespace crosshatch::internal {
 
-/// What this process knows of one group. Guarded by the job's lock, but for the
-/// messages of a round to which all have come, which nobody changes until the
+/// The state of one group in this process. Guarded by the job's lock, except
+/// the messages of a round to which all have come: they do not change until the
 /// round is closed.
 struct JobGroup {
   using Clock = std::chrono::steady_clock;
@@ -50,47 +49,47 @@ struct JobGroup {
   const int me;
   const uint64_t id;
   const absl::flat_hash_map<int, int> member_of;
-  /// Where kAgree and kGather are counted.
+  /// Messages kAgree and kGather.
   Arrivals collectives;
   Arrivals gathers;
-  /// From which round on each member takes part in none.
+  /// The first round of each member in which it takes no part.
   std::vector<int64_t> left;
 
-  /// The collective in which this process is, and the last one.
+  /// The collective that this process is in, or the last one.
   int64_t round = -1;
   std::optional<Clock::time_point> round_since;
   /// Counts the collectives and gatherings of all groups.
   int64_t turn = 0;
-  /// As ProcessJob::RunningTime: since when a data plane moves host memory.
+  /// When a data plane began to move host memory, as ProcessJob::RunningTime.
   std::optional<absl::Duration> issuing_since;
-  /// What is gathered; null if nothing is.
+  /// Describes what is gathered now; null if nothing is.
   const std::string* gathering = nullptr;
   Clock::time_point gathering_since;
-  /// What was gathered last, or is.
+  /// Describes what is gathered now or was last.
   std::string last_gathering;
   int64_t gathering_turn = 0;
 };
 
-/// Where a stream's spans go. What it points to outlives it.
+/// Where a stream's spans are written. The pointers outlive it.
 struct SpanRow {
-  /// Null where nobody wants spans.
+  /// Null if no spans are wanted.
   EventSink* sink = nullptr;
   /// The stream's.
   const std::string* name = nullptr;
 };
 
-/// While there is one, the stream is at `what`. Costs one comparison with null
-/// where nobody wants spans.
+/// A span of a stream: `what` lasts as long as the object. Costs one comparison
+/// with null if no spans are wanted.
 /// \threadsafety one thread, the stream's.
-class EngineSpan {
+class StreamSpan {
  public:
   /// \param what a literal.
-  EngineSpan(const SpanRow& row, const char* what) : row_(row), what_(what) {
+  StreamSpan(const SpanRow& row, const char* what) : row_(row), what_(what) {
     Mark(EventKind::kSpanBegin);
   }
-  ~EngineSpan() { Mark(EventKind::kSpanEnd); }
-  EngineSpan(const EngineSpan&) = delete;
-  EngineSpan& operator=(const EngineSpan&) = delete;
+  ~StreamSpan() { Mark(EventKind::kSpanEnd); }
+  StreamSpan(const StreamSpan&) = delete;
+  StreamSpan& operator=(const StreamSpan&) = delete;
 
  private:
   void Mark(EventKind kind) const {
@@ -104,9 +103,8 @@ class EngineSpan {
   const char* const what_;
 };
 
-/// The job. Its groups, data planes and watch share it.
-/// \threadsafety all members may be called from any thread, but for what says
-///     that the lock is held.
+/// The job. Its groups, data planes and watchdog share it.
+/// \threadsafety any thread, except where the lock has to be held.
 class ProcessJob {
  public:
   using Clock = JobGroup::Clock;
@@ -126,12 +124,11 @@ class ProcessJob {
   /// Returns one of two tags, this and the next, that no message under way has.
   int NextTag();
 
-  /// The rank's context exists, and is poisoned when the job fails, from here
-  /// to Leave.
+  /// Poisons `context` when the job fails, from now until Leave.
   void Enter(RankContext& context);
   void Leave();
 
-  /// This process's end of a group.
+  /// Returns this process's end of a group.
   std::shared_ptr<JobGroup> Connect(const GroupKey& key, int member);
   /// Returns what Connect returned for `key`.
   std::shared_ptr<JobGroup> GroupOf(const GroupKey& key) const;
@@ -141,46 +138,45 @@ class ProcessJob {
   /// the coordinator. What the job failed with comes from the coordinator. That
   /// is the failure channel's, or without a channel the process of rank 0.
   /// @{
-  /// This rank fails, alone.
+  /// Fails this rank alone.
   void FailRank(const absl::Status& error);
-  /// A group fails with `error`, which names it.
+  /// Fails a group with `error`, which names it.
   void FailGroup(const JobGroup& group, const absl::Status& error);
-  /// Uses the link no more, and so neither gets nor gives anything: others
-  /// still read this process's memory, or may write to it. With the lock held.
+  /// Stops using the link, because peers may still read this process's memory
+  /// or write to it. With the lock held.
   void BreakLink(const absl::Status& why);
-  /// Why this rank's work cannot go on; OK while it can.
+  /// Returns why this rank's work cannot go on; OK while it can.
   absl::Status failure() const;
   /// @}
 
-  /// This rank's function has returned. Returns when those of all ranks have,
-  /// with the result of the job, the same on all. After a failure it waits for
-  /// the others for the timeout.
+  /// Ends this rank, whose function has returned. Waits until the functions of
+  /// all ranks have returned, after a failure for the timeout at most.
+  /// \returns the result of the job, the same on all ranks.
   absl::Status End();
-  /// Whether all ranks have taken leave, so that the link can be closed.
+  /// Returns whether all ranks have ended, so that the link can be closed.
   bool ended_together() const;
 
-  /// From now on Watch looks after what `plane` has issued, and ends it when
-  /// the job fails.
+  /// Lets Watch poll `plane` from now on, and abort it when the job fails.
   void AddPlane(std::shared_ptr<const JobGroup> group,
                 std::shared_ptr<DataPlane> plane);
 
-  /// Looks for messages in a process in which nobody waits for any, and fails a
-  /// rank that computes for ever after the others have finished. Without a
-  /// channel, which sees to that where there is one, ends the process if its
-  /// rank does not come back in time after a failure.
+  /// Polls for messages in a process in which no thread waits, and fails a rank
+  /// that computes for ever after the others have finished. Without a channel,
+  /// ends the process if its rank does not return in time after a failure; a
+  /// channel does that itself.
   void Watch();
 
   /// \name With the lock held
   /// @{
   Lock TakeLock() { return Lock(mutex_); }
-  /// Time in which this process has run, to measure waits by: none passes while
-  /// it is stopped, or its machine is.
+  /// Returns how long this process has run, to measure waits. While it or its
+  /// machine is stopped, no time passes.
   absl::Duration RunningTime();
   Link& link() { return link_; }
-  bool failed() const { return !failure_.result.ok(); }
+  bool failed() const { return failure_.has_value(); }
   bool lost(int world_rank) const { return lost_[world_rank]; }
-  /// Whether `world_rank` has finished, and not because of a failure whose
-  /// report is still on its way here.
+  /// Returns whether `world_rank` has finished. Until the report of a known
+  /// failure has come, no rank counts as finished.
   bool finished(int world_rank) const {
     return finished_[world_rank] && !awaits_failure_;
   }
@@ -189,23 +185,23 @@ class ProcessJob {
   }
   /// Sends a copy of `message`.
   void Post(int to, const std::string& message);
-  /// Keeps a message whose sender cannot wait until it has gone.
+  /// Keeps an in-flight message whose sender does not wait for it.
   void Adopt(std::string message, LinkRequest request);
-  /// This process takes no part in `round` of the group and those after it,
-  /// and reads nothing of the others for them any more.
+  /// Informs the group that this process takes no part in `round` and later
+  /// ones, and reads no peer's memory for them.
   void LeaveRounds(JobGroup& group, int64_t round);
-  /// The group's `round` begins here.
+  /// Begins the group's `round`.
   void BeginRound(JobGroup& group, int64_t round);
-  /// The group gathers `what`, which lives until `gathering` is set back.
+  /// Begins to gather `what`, which lives until `gathering` is null again.
   void BeginGathering(JobGroup& group, const std::string& what);
-  /// Keeps the first error of the link.
-  void NoteLinkError(const absl::Status& error);
+  /// Records the first error of the link, which ends this rank.
+  void RecordLinkError(const absl::Status& error);
   const absl::Status& link_error() const { return link_error_; }
   /// @}
 
-  /// What this rank does, and its device, for FailureChannel::SetActivity.
-  /// Takes the lock only if it is free: a call of the link may not return.
-  /// Reports that to the channel once it has lasted for the timeout.
+  /// Returns what this rank and its device do, for FailureChannel::SetActivity.
+  /// Takes the lock only if it is free, because a call of the link may not
+  /// return. If one has lasted for the timeout, reports that to the channel.
   std::string Activity();
 
  private:
@@ -216,7 +212,7 @@ class ProcessJob {
 
   /// Without the lock.
   void WatchPlanes();
-  /// Of the rank's thread. With the lock held.
+  /// Returns what the rank's thread does. With the lock held.
   std::string ActivityLocked() const;
 
   // With the lock held.
@@ -224,27 +220,27 @@ class ProcessJob {
   void Deliver(int from, std::string& message);
   void DeliverToGroup(int from, const MessageHeader& header,
                       std::string& message);
-  /// Ends this rank's work, and reports that to the coordinator; not the second
-  /// time.
+  /// Ends this rank's work and reports that to the coordinator. Does nothing if
+  /// the job has failed already.
   void FailLocked(const FailureNotice& notice);
   void EndRank(const FailureNotice& notice);
-  /// Takes in what the coordinator has decided.
+  /// Adopts the failure that the coordinator has decided on.
   void OnDecision(const FailureNotice& notice);
-  /// Without a channel, on rank 0: `notice` is the job's failure, if it is the
-  /// first.
+  /// Makes `notice` the job's failure if it is the first, and sends it to all.
+  /// Called on rank 0 of a job without a channel.
   void Decide(const FailureNotice& notice);
   void TestPosted();
 
-  /// Fails this rank if it keeps ranks waiting that have finished: it has been
-  /// in no collective since, for the timeout. Without the lock.
+  /// Fails this rank if others have finished and it has been in no collective
+  /// for the timeout. Without the lock.
   void CheckIdle();
 
-  /// Called by the channel, which must not wait for the lock.
-  void Told(const FailureNotice& notice);
-  /// Takes in what the channel has told. With the lock held.
-  void TakeTold();
-  /// Whether the link has kept the lock for the timeout, without a call that
-  /// returned. On the channel's thread alone.
+  /// Queues `notice`. Called by the channel, which must not wait for the lock.
+  void OnNotice(const FailureNotice& notice);
+  /// Handles the queued notices. With the lock held.
+  void TakeNotices();
+  /// Returns whether one call of the link has kept the lock for the timeout.
+  /// Called on the channel's thread alone.
   bool IsBlocked();
 
   Link& link_;
@@ -257,8 +253,7 @@ class ProcessJob {
   Poller poller_;
   RankContext* context_ = nullptr;
   std::map<uint64_t, std::shared_ptr<JobGroup>> groups_;
-  /// What came, and from whom, for groups that this process has not asked
-  /// for yet.
+  /// Messages and their senders for groups that do not exist here yet.
   std::map<uint64_t, std::vector<std::pair<int, std::string>>> unclaimed_;
   std::vector<std::unique_ptr<Posted>> posted_;
   std::string incoming_;
@@ -270,13 +265,12 @@ class ProcessJob {
     std::shared_ptr<DataPlane> plane;
   };
   std::vector<Moved> planes_;
-  /// What has become of each rank.
+  /// The state of each rank.
   std::vector<bool> lost_;
   std::vector<bool> finished_;
 
-  /// OK while there is none; this process's own until the coordinator's is
-  /// known.
-  JobFailure failure_;
+  /// This process's own until the coordinator's is known.
+  std::optional<FailureNotice> failure_;
   bool is_decided_ = false;
   /// A rank has finished because of a failure that is not known here yet.
   bool awaits_failure_ = false;
@@ -286,18 +280,18 @@ class ProcessJob {
   std::optional<absl::Duration> failed_at_;  ///< As RunningTime.
   absl::Status link_error_;
   bool function_returned_ = false;
-  /// As RunningTime: since when another has finished, and this rank has begun
-  /// no collective; with turns_ as it was then.
+  /// Since when another rank has finished and this one has begun no collective,
+  /// as RunningTime; and turns_ at that time.
   std::optional<absl::Duration> idle_since_;
   int64_t idle_turns_ = 0;
   bool ended_together_ = false;
 
-  /// Counts what shows that the lock changes hands.
+  /// Increases whenever a thread that waits for messages has the lock.
   std::atomic<int64_t> progress_{0};
-  std::atomic<bool> has_told_{false};
-  /// Guards `told_` alone: nobody calls the link with it.
-  std::mutex told_mutex_;
-  std::vector<FailureNotice> told_;
+  std::atomic<bool> has_notices_{false};
+  /// Guards `notices_` alone. No call of the link is made with it.
+  std::mutex notices_mutex_;
+  std::vector<FailureNotice> notices_;
 
   // On the channel's thread alone.
   std::string last_activity_;

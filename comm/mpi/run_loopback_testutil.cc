@@ -20,9 +20,9 @@ absl::Status FailureChannelForTest::loss() const {
   return loss_;
 }
 
-void FailureChannelForTest::OnFailure(Told told) {
+void FailureChannelForTest::OnFailure(Listener listener) {
   std::lock_guard lock(mutex_);
-  told_ = std::move(told);
+  listener_ = std::move(listener);
 }
 
 void FailureChannelForTest::SetActivity(Activity activity) {
@@ -33,7 +33,7 @@ void FailureChannelForTest::SetActivity(Activity activity) {
 void FailureChannelForTest::Tell(const FailureNotice& notice) {
   std::lock_guard lock(mutex_);
   if (notice.process_lost || notice.cut_off) loss_ = notice.error;
-  if (told_) told_(notice);
+  if (listener_) listener_(notice);
 }
 
 std::string FailureChannelForTest::Ask() {

@@ -29,7 +29,7 @@ class FailureChannelForTest final : public FailureChannel {
 
   void Report(const FailureNotice& notice) override;
   absl::Status loss() const override;
-  void OnFailure(Told told) override;
+  void OnFailure(Listener listener) override;
   void SetActivity(Activity activity) override;
 
   /// Acts as if another process had said so.
@@ -41,7 +41,7 @@ class FailureChannelForTest final : public FailureChannel {
  private:
   CoordinatorForTest* const coordinator_;
   mutable std::mutex mutex_;
-  Told told_;
+  Listener listener_;
   absl::Status loss_;
   std::mutex activity_mutex_;  // An activity may report.
   Activity activity_;

@@ -89,7 +89,7 @@ absl::Status Transfer::Run(absl::FunctionRef<void()> meanwhile,
         consumed_.push_back(piece.memory);
         elems = piece.elems;
       } else if (piece.staged) {
-        const EngineSpan packing(spans_, "packing");
+        const StreamSpan packing(spans_, "packing");
         const Segment packed{.data = piece.memory, .run_elems = piece.elems};
         CopySegments(SegmentCursor({&packed, 1}, elem_bytes_), piece.cursor,
                      piece.elems, elem_bytes_);
@@ -134,7 +134,7 @@ void Transfer::Post(int64_t number) {
       piece.memory = scratch;
       scratch += (piece.elems * elem_bytes_ + kLine - 1) / kLine * kLine;
       if (pieces != &round.sends) continue;
-      const EngineSpan packing(spans_, "packing");
+      const StreamSpan packing(spans_, "packing");
       const Segment packed{.data = piece.memory, .run_elems = piece.elems};
       CopySegments(piece.cursor, SegmentCursor({&packed, 1}, elem_bytes_),
                    piece.elems, elem_bytes_);
@@ -148,14 +148,14 @@ void Transfer::Post(int64_t number) {
     };
     for (Piece& piece : round.receives) {
       if (!job_.link_error().ok()) return;
-      job_.NoteLinkError(link.Receive(rank(piece), piece.flow->tag,
-                                      piece.memory, piece.elems * elem_bytes_,
-                                      piece.request));
+      job_.RecordLinkError(link.Receive(rank(piece), piece.flow->tag,
+                                        piece.memory, piece.elems * elem_bytes_,
+                                        piece.request));
     }
     for (Piece& piece : round.sends) {
       if (!job_.link_error().ok()) return;
-      job_.NoteLinkError(link.Send(rank(piece), piece.flow->tag, piece.memory,
-                                   piece.elems * elem_bytes_, piece.request));
+      job_.RecordLinkError(link.Send(rank(piece), piece.flow->tag, piece.memory,
+                                     piece.elems * elem_bytes_, piece.request));
     }
   }
   for (const Piece& piece : round.sends) {
@@ -167,7 +167,7 @@ bool Transfer::TestAll(std::vector<Piece>& pieces) {
   bool all = true;
   for (Piece& piece : pieces) {
     if (!piece.request.pending || !job_.link_error().ok()) continue;
-    job_.NoteLinkError(job_.link().Test(piece.request));
+    job_.RecordLinkError(job_.link().Test(piece.request));
     all = all && !piece.request.pending;
   }
   return all && job_.link_error().ok();
@@ -241,7 +241,7 @@ absl::Status Transfer::Abandon() {
   };
   if (job_.link_error().ok()) {
     for_each_pending([&](Piece& piece, bool receives) {
-      if (receives) job_.NoteLinkError(link.CancelReceive(piece.request));
+      if (receives) job_.RecordLinkError(link.CancelReceive(piece.request));
     });
     // Only what has met its message goes on; then nothing of the others is read
     // here any more.
@@ -251,7 +251,7 @@ absl::Status Transfer::Abandon() {
         for_each_pending([&](Piece& piece, bool receives) {
           if (receives == for_sends) return;
           if (job_.link_error().ok()) {
-            job_.NoteLinkError(link.Test(piece.request));
+            job_.RecordLinkError(link.Test(piece.request));
           }
           if (!piece.request.pending) return;
           const int member = piece.flow->member;

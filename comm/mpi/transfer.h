@@ -3,7 +3,7 @@
 #define CROSSHATCH_COMM_MPI_TRANSFER_H_
 
 /// \file
-/// Transfer: the data of one round, once all members agree.
+/// Transfer: moves the data of one collective, once all members agree.
 
 #include <cstddef>
 #include <cstdint>
@@ -19,11 +19,11 @@
 
 namespace crosshatch::internal {
 
-/// Memory that grows and stays.
+/// A buffer that grows and is reused.
 class Scratch {
  public:
-  /// At least `bytes`, aligned to a cache line; what was there is lost if it
-  /// grows.
+  /// Returns at least `bytes`, aligned to a cache line. If the buffer grows,
+  /// its contents are lost.
   std::byte* Get(int64_t bytes);
 
  private:
@@ -34,27 +34,27 @@ class Scratch {
   int64_t size_ = 0;
 };
 
-/// Lists on their way to and from the other members, all at the same time. Each
-/// is cut into pieces of the same number of elements, whatever its segments: a
-/// piece that lies in one run of memory is sent from there, or received there;
-/// any other is packed, or unpacked. A few pieces of each list are under way at
-/// a time, so what is packed or summed is bounded and still in the cache.
+/// Moves lists to and from the other members, all at the same time. Each list
+/// is cut into pieces of the same number of elements. A piece that is one run
+/// of memory is sent from there, or received there; any other is packed, or
+/// unpacked. A few pieces of each list are in flight at a time, so that packed
+/// and summed data are bounded and still in the cache.
 ///
-/// Once it runs, nothing stops it but a member that has left the round, is
-/// lost, or moves no data for the job's timeout: then it returns when no member
-/// reads this process's memory any more, or, if that takes half as long again,
-/// after it has given the link up. Its memory is kept from one use to the next.
+/// A transfer ends early only if a member has left the round, is lost, or moves
+/// no data for the job's timeout. Then it returns when no member reads this
+/// process's memory any more. If that takes half the timeout, it breaks the
+/// link. Its memory is kept from one use to the next.
 /// \threadsafety one thread at a time, with no lock held.
 class Transfer {
  public:
-  /// The pieces of all lists that go to scratch memory, in the order of
-  /// AddToScratch: `elems` elements, `at` from the start.
+  /// Consumes the pieces of all lists that are received in scratch memory, in
+  /// the order of AddToScratch: `elems` elements, `at` from the start.
   using Consume = absl::FunctionRef<void(
       absl::Span<const std::byte* const> pieces, int64_t at, int64_t elems)>;
 
   Transfer(ProcessJob& job, JobGroup& group);
 
-  /// Starts anew.
+  /// Removes all lists.
   /// \param spans of "packing", which has unpacking too.
   void Begin(int64_t elem_bytes, int64_t piece_elems, const SpanRow& spans);
   /// \param list outlives Run.
@@ -63,15 +63,16 @@ class Transfer {
                int64_t begin, int64_t elems);
   void AddReceive(int member, int tag, absl::Span<const Segment> list,
                   int64_t begin, int64_t elems);
-  /// All lists to scratch have as many elements.
+  /// All lists to scratch have the same number of elements.
   void AddToScratch(int member, int tag, int64_t elems);
 
-  /// \param meanwhile run once, while the first pieces are on their way.
+  /// Moves the lists.
+  /// \param meanwhile called once, while the first pieces are in flight.
   /// \error why the job has failed.
   absl::Status Run(absl::FunctionRef<void()> meanwhile, Consume consume);
 
  private:
-  /// Pieces of each list under way at a time.
+  /// Pieces of each list in flight at a time.
   static constexpr int kWindow = 3;
 
   struct Flow {
@@ -86,7 +87,7 @@ class Transfer {
     Flow* flow;
     int64_t elems;
     std::byte* memory;
-    /// Where a staged piece goes in the end.
+    /// The destination of a staged piece.
     SegmentCursor cursor;
     bool staged;
     LinkRequest request;
@@ -100,10 +101,10 @@ class Transfer {
 
   void Post(int64_t number);
   bool TestAll(std::vector<Piece>& pieces);
-  /// Waits for the pieces; false if that is in vain, as where it has taken too
-  /// long and has failed the job.
+  /// Waits for the pieces. Returns false if they will not come; if they are too
+  /// late, fails the job.
   bool WaitFor(std::vector<Piece>& pieces);
-  /// Whose data have not come, for messages. With the lock held.
+  /// Returns whose data have not come, for messages. With the lock held.
   std::string Awaited(const std::vector<Piece>& pieces) const;
   void NotifySenders(const Round& round);
   bool Gone(int member) const;

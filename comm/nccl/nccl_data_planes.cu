@@ -78,10 +78,10 @@ class Planes final : public DataPlanes {
   const std::string& name() const override { return name_; }
   bool moves_host_memory() const override { return false; }
 
-  absl::Status Divide(const std::vector<int>& world_ranks,
-                      const std::vector<std::vector<int>>& groups,
-                      RankContext& context, absl::Duration timeout,
-                      Exchange exchange) override {
+  absl::Status Split(const std::vector<int>& world_ranks,
+                     const std::vector<std::vector<int>>& groups,
+                     RankContext& context, absl::Duration timeout,
+                     Exchange exchange) override {
     if (world_ranks.size() < 2) return absl::OkStatus();
     SetDevice(context);
     const GroupKey all = {"world", world_ranks, "split"};

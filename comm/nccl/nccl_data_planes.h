@@ -10,7 +10,7 @@
 namespace crosshatch {
 
 /// Moves data by NCCL, for ranks whose contexts are of CUDA backends. The
-/// groups of a mesh's axes (World::Divide) are splits of one communicator of
+/// groups of a mesh's axes (World::Split) are splits of one communicator of
 /// the world, and those of an axis' streams splits of the axis' one. The
 /// communicator of any other group is made of an id that its first member
 /// draws, at the group's first collective: its members come together there,

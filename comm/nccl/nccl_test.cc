@@ -213,7 +213,7 @@ TEST(NcclEngineTest, SplitsACommunicatorByAxes) {
                                                   {2 * row, 2 * row + 1}};
     CH_ASSIGN_OR_RETURN(auto all,
                         world.Group("world", world.AllRanks(), "mesh"));
-    CH_RETURN_IF_ERROR(world.Divide(*all, groups));
+    CH_RETURN_IF_ERROR(world.Split(*all, groups));
     for (const char* name : {"a", "b"}) {
       Stream& stream = world.context().SideStream(name);
       stream.Wait(world.context().compute_stream().Record());
@@ -303,7 +303,7 @@ TEST(NcclEngineTest, RanksOfNoGroupTakePartInASplit) {
         const bool is_on = world.rank() != 1;
         std::vector<std::vector<int>> groups(2);
         if (is_on) groups = {{world.rank()}, {0, 2}};
-        CH_RETURN_IF_ERROR(world.Divide(*all, groups));
+        CH_RETURN_IF_ERROR(world.Split(*all, groups));
         if (!is_on) return absl::OkStatus();
         Stream& stream = world.context().SideStream("comm");
         CH_ASSIGN_OR_RETURN(auto group, world.Group("axis", {0, 2}, "comm"));
@@ -321,7 +321,7 @@ TEST(NcclEngineTest, ADivisionThatFailsLeavesNothingBehind) {
               [](World& world) -> absl::Status {
                 CH_ASSIGN_OR_RETURN(
                     auto all, world.Group("world", world.AllRanks(), "comm"));
-                const absl::Status divided = world.Divide(*all, {{0, 1}});
+                const absl::Status divided = world.Split(*all, {{0, 1}});
                 EXPECT_EQ(divided.code(), absl::StatusCode::kInvalidArgument)
                     << divided;
                 Stream& stream = world.context().SideStream("comm");
@@ -339,7 +339,7 @@ TEST(NcclEngineTest, AbortsWhatItSplitsWhenTheJobFails) {
       CH_ASSIGN_OR_RETURN(auto all,
                           world.Group("world", world.AllRanks(), "mesh"));
       const int row = world.rank() / 2;
-      CH_RETURN_IF_ERROR(world.Divide(*all, {{2 * row, 2 * row + 1}}));
+      CH_RETURN_IF_ERROR(world.Split(*all, {{2 * row, 2 * row + 1}}));
       CH_RETURN_IF_ERROR(all->Exchange("", "divided").status());
       return world.rank() == 1 ? end : absl::OkStatus();
     });
@@ -362,7 +362,7 @@ TEST(NcclEngineTest, WhatFailsAfterTheJobIsAborted) {
   EXPECT_TRUE(RunNccl(2, [](World& world) -> absl::Status {
                 CH_ASSIGN_OR_RETURN(
                     auto all, world.Group("all", world.AllRanks(), "comm"));
-                CH_RETURN_IF_ERROR(world.Divide(*all, {}));
+                CH_RETURN_IF_ERROR(world.Split(*all, {}));
                 CH_RETURN_IF_ERROR(all->Exchange("", "divided").status());
                 // Nobody watches over what nothing is issued to.
                 if (world.rank() == 0) emulation::FailNccl(ncclRemoteError);
@@ -399,8 +399,8 @@ TEST(NcclEngineTest, HostsOfOneNameShareNoDevice) {
     };
     const auto planes = MakeNcclDataPlanes({});
     // The other one never joins.
-    const absl::Status divided = planes->Divide({0, 1}, {}, world.context(),
-                                                absl::Milliseconds(100), tell);
+    const absl::Status divided = planes->Split({0, 1}, {}, world.context(),
+                                               absl::Milliseconds(100), tell);
     EXPECT_EQ(divided.code(), absl::StatusCode::kDeadlineExceeded) << divided;
     return absl::OkStatus();
   });
