@@ -3,9 +3,9 @@
 #define CROSSHATCH_COMM_COLLECTIVE_H_
 
 /// \file
-/// A collective as a value: what to do, on which memory. All data is named by
-/// lists of segments, so that a transfer reads from and writes to its final
-/// place whatever the layout; a contiguous buffer is the list of one.
+/// A collective as a value: its kind and its memory. Memory is given by lists
+/// of segments, so that data are read and written in place in any memory
+/// layout. A contiguous buffer is a list of one segment.
 
 #include <cstdint>
 #include <memory>
@@ -19,8 +19,8 @@
 
 namespace crosshatch {
 
-/// `runs` runs of `run_elems` contiguous elements, starting `stride_elems`
-/// apart. Counted in elements of the collective's dtype. Runs do not overlap.
+/// `runs` runs of `run_elems` contiguous elements, which begin `stride_elems`
+/// apart and do not overlap. Counted in elements of the collective's dtype.
 struct Segment {
   void* data = nullptr;
   int64_t run_elems = 0;
@@ -31,7 +31,7 @@ struct Segment {
 };
 using SegmentList = absl::InlinedVector<Segment, 1>;
 
-/// Elements of a list.
+/// Returns the number of elements of a list.
 int64_t NumElements(absl::Span<const Segment> segments);
 
 enum class CollectiveKind : uint8_t {
@@ -47,52 +47,52 @@ enum class CollectiveKind : uint8_t {
   /// recv[0] takes the root's send[0] on every rank; the root's own recv[0] may
   /// be empty.
   kBroadcast,
-  /// Completes when all have arrived.
+  /// Completes when all members have issued it.
   kBarrier,
 };
 inline constexpr int kNumCollectiveKinds = 6;
 
-/// "all_gather", "reduce_scatter", ...
+/// Returns "all_gather", "reduce_scatter", ...
 const char* Name(CollectiveKind kind);
 
-/// One collective of one rank. Lists are matched element by element in order;
-/// how a list is cut into segments may differ between the two sides, the number
-/// of elements may not.
+/// One collective of one rank. Lists are matched element by element in order.
+/// The two sides may cut a list into different segments, but its number of
+/// elements is the same.
 struct Collective {
   CollectiveKind kind = CollectiveKind::kBarrier;
   DType dtype = DType::kFloat32;
   /// kReduceScatter and kAllReduce, on any dtype but bool. kAvg divides by the
   /// group's size (floating point only).
   ReduceOp reduce_op = ReduceOp::kSum;
-  /// Multiplies the reduction once at its end (in float32 or wider; floating
-  /// point only), for gradients that are averaged over another count than the
-  /// group's size.
+  /// Multiplies the result of a reduction, in float32 or wider (floating point
+  /// only): for gradients that are averaged over another count than the group's
+  /// size.
   double scale = 1.0;
   /// kBroadcast.
   int root = 0;
-  /// Names the tensor or group concerned; compared between ranks and printed in
+  /// The name of the tensor or group; compared between ranks and printed in
   /// errors and logs.
   std::string label;
-  /// Printed where ranks disagree or wait in vain, and not compared: what a
-  /// reader of the error wants to know. Null for nothing.
+  /// Details for errors, printed if ranks disagree or one does not come; not
+  /// compared. May be null.
   std::shared_ptr<const std::string> about;
 
   std::vector<SegmentList> send;
   std::vector<SegmentList> recv;
 };
 
-/// An all-reduce is a reduce-scatter and an all-gather of the pieces: rank r
-/// reduces the elements [PieceBegin(count, size, r), PieceBegin(count, size,
-/// r + 1)) of `count`.
+/// Returns where rank r's piece of an all-reduce of `count` elements begins. An
+/// all-reduce is a reduce-scatter and an all-gather of the pieces: rank r
+/// reduces [PieceBegin(count, size, r), PieceBegin(count, size, r + 1)).
 constexpr int64_t PieceBegin(int64_t count, int size, int r) {
   return count / size * r + count % size * r / size;
 }
 
-/// Whether the ranks' data are combined: kReduceScatter and kAllReduce.
+/// Returns whether `kind` combines the ranks' data.
 bool IsReduction(CollectiveKind kind);
 
-/// Bytes that member `me` of a group of `n` takes from the others' memory in
-/// `collective`. With elems(x) the elements of a list:
+/// Returns the bytes that member `me` of a group of `n` receives from the
+/// others in `collective`. With elems(x) the elements of a list:
 ///   all_gather, all_to_all   sum over r != me of elems(recv[r])
 ///   reduce_scatter           (n - 1) * elems(recv[0])
 ///   all_reduce               (n - 1) * piece(me) + elems(recv[0]) - piece(me)

@@ -3,7 +3,7 @@
 #define CROSSHATCH_COMM_COLLECTIVE_CHECK_H_
 
 /// \file
-/// What one rank can say of a collective without asking the others.
+/// What one rank can check of a collective without the others.
 
 #include "absl/status/status.h"
 #include "crosshatch/comm/collective.h"

@@ -11,20 +11,20 @@
 /// Rules for callers:
 /// - All members issue the same collectives in the same order on one
 ///   communicator. Sequence numbers are taken at issue. A difference in kind,
-///   dtype, counts, op, root or label, a member that is missing, a stall and a
-///   dead member are errors on every member, naming both sides; nothing hangs.
-///   A difference is found when the last member comes, a stall among rank
-///   threads when it becomes certain, a dead process when its connection to the
-///   coordinator ends or is silent (comm/coordination), and a member that
-///   merely keeps the others waiting after the engine's timeout
+///   dtype, counts, op, root or label, a missing member, a stall and a dead
+///   member are errors on every member, which name both sides. Nothing hangs.
+///   A difference is found when the last member comes. A stall of rank threads
+///   is found when it is certain. A dead process is found when its connection
+///   to the coordinator ends or is silent (comm/coordination). A member that
+///   keeps the others waiting is found after the engine's timeout
 ///   (JobOptions::timeout) and the watch's interval, an eighth of it and at
 ///   most a second.
 /// - One communicator is used on one stream, and by its rank's thread.
-/// - Memory named by a collective must stay leased, in the order of its stream,
+/// - The memory of a collective must stay leased, in the order of its stream,
 ///   until the stream has passed it.
-/// - An error found at issue (a negative count) is returned. Whatever goes
-///   wrong later poisons the rank's context, and the error comes out where a
-///   result would; a poisoned rank fails its groups, so nobody waits for it.
+/// - An error found at issue (a negative count) is returned. A later error
+///   poisons the rank's context, and is returned where a result would be. A
+///   poisoned rank fails its groups, so that no member waits for it.
 
 #include <cstdint>
 #include <memory>
@@ -46,19 +46,19 @@ class DataPlanes;
 class RankContext;
 struct Fingerprint;
 
-/// What a rank moved on one communicator. The bytes are those that this rank
-/// takes from other ranks' memory (BytesReceived), counted at issue and by the
-/// contract, so that every engine, a dry run included, gives the same numbers.
+/// What a rank moved on one communicator. Bytes are those that this rank
+/// receives (BytesReceived), counted at issue, so that every engine, a dry run
+/// included, gives the same numbers.
 struct CommunicatorStats {
   struct Count {
     int64_t calls = 0;
     int64_t bytes = 0;
   };
-  /// Each kind's own, at the index of its CollectiveKind.
+  /// By CollectiveKind.
   Count by_kind[kNumCollectiveKinds];
 };
 
-/// The members of one group, seen from one of them.
+/// One member's end of a group.
 /// \threadsafety the rank's thread only, except Abort.
 class Communicator final {
  public:
@@ -80,34 +80,34 @@ class Communicator final {
   /// The members' world ranks, by index.
   const std::vector<int>& world_ranks() const { return key_.world_ranks; }
 
-  /// "group 'tp' (ranks 0, 2)", for messages.
+  /// Returns "group 'tp' (ranks 0, 2)", for messages.
   std::string Describe() const;
 
-  /// Issues `collective` to `stream`. Checks it, takes the next sequence
-  /// number, counts and logs it, and launches the engine's part. On a poisoned
-  /// rank nothing is issued, the group fails, and the result is OK: the error
-  /// comes out where a result would.
+  /// Issues `collective` to `stream`: checks it, takes the next sequence
+  /// number, counts and logs it. The stream then agrees with the other members
+  /// and issues this one's part to the data plane. On a poisoned rank nothing
+  /// is issued, the group fails, and the result is OK: the error is returned
+  /// where a result would be.
   ///
-  /// local: completes in stream order when this rank's data is in place and no
+  /// local: completes in stream order when this rank's data are in place and no
   ///     peer reads its memory any more. Sums add ranks 0..n-1 in order, in
   ///     float32 for the 16-bit types, so results are bitwise the same in every
-  ///     run. Data moves once, from the peer's memory to its final place.
-  /// mpi: the same, with the same bits; data move straight from and to where
-  ///     they lie where that is one run of memory (docs/mpi.md).
+  ///     run. Data move once, from the peer's memory to their final place.
+  /// mpi, ucx: the same, with the same bits. Data in one run of memory are sent
+  ///     and received in place (docs/mpi.md).
   /// nccl: the same, on the device's queue; sums in an order of NCCL's own
   ///     unless the engine is deterministic (NcclOptions).
   /// fake: counts and logs, moves nothing.
   /// \error kInvalidArgument for lists that do not fit the kind.
-  /// Later, as poison: kFailedPrecondition where ranks differ, a rank has
-  /// finished or all wait in a circle; kDeadlineExceeded; kAborted where
-  /// another group or rank failed, with its message.
+  /// Later, as poison: kFailedPrecondition if ranks differ, a rank has finished
+  /// or all wait in a circle; kDeadlineExceeded; kAborted if another group or
+  /// rank failed, with its message.
   absl::Status Issue(Collective collective, Stream& stream);
 
-  /// The side channel: gathers a small blob of bytes of every rank, by index.
-  /// Blocks the calling thread; not ordered with any stream. Used for meshes,
-  /// counts and other metadata.
-  /// \param label compared between ranks; blobs may differ, in size too.
-  /// \error what went wrong with the group.
+  /// Gathers a small blob of every member, by index, for metadata such as
+  /// meshes and counts. Blocks the calling thread; not ordered with any stream.
+  /// \param label compared between ranks. Blobs may differ, in size too.
+  /// \error why the group has failed.
   absl::StatusOr<std::vector<std::string>> Exchange(const std::string& blob,
                                                     const std::string& label);
 
@@ -122,7 +122,7 @@ class Communicator final {
   void CheckThread() const;
   void BindTo(Stream& stream);
   void Count(const Collective& collective);
-  /// The stream has come to `collective`.
+  /// Runs `collective` when the stream has come to it.
   void Run(const Collective& collective, int64_t sequence);
   /// Agrees with the other members and issues this one's part.
   absl::Status AgreeAndIssue(const Collective& collective, int64_t sequence);

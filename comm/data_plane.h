@@ -61,33 +61,33 @@ class DataPlane {
   virtual absl::Status Issue(const Collective& collective, int64_t sequence,
                              const Payloads& payloads, Stream& queue) = 0;
 
-  /// Ends what has been issued without doing it, so that the queue goes on; an
-  /// Issue under way returns soon. Nothing more is issued.
-  /// \threadsafety any thread.
+  /// Ends what has been issued without completing it, so that the queue goes
+  /// on. An Issue under way returns soon. Nothing more is issued. \threadsafety
+  /// any thread.
   virtual void Abort() = 0;
 
-  /// Looks at what has been issued to a device.
-  /// \error why it cannot go on, with the oldest that has not: kUnavailable
-  ///     where a member has gone, kDeadlineExceeded where none comes to an end
+  /// Checks what has been issued to a device.
+  /// \error why it cannot complete, naming the oldest collective that has not:
+  ///     kUnavailable if a member has gone, kDeadlineExceeded if none completes
   ///     within the timeout.
   /// \threadsafety any thread.
   virtual absl::Status Poll() { return absl::OkStatus(); }
 
-  /// Returns what the device has done of the latest that was issued, and what
-  /// it has not, for messages: "has done all_reduce #4 'a', and not all_reduce
-  /// #5 'b'". Empty before the first.
+  /// Returns which of the latest collectives the device has completed, for
+  /// messages: "has done all_reduce #4 'a', and not all_reduce #5 'b'". Empty
+  /// before the first.
   /// \threadsafety any thread.
   virtual std::string Recent() { return ""; }
 
-  /// Drops what refers to the memory of the rank's context, which goes: what
-  /// was issued has ended, and nothing more is issued.
+  /// Drops what refers to the memory of the rank's context, which is destroyed.
+  /// What was issued has ended, and nothing more is issued.
   virtual void LeaveMemory() {}
 };
 
-/// Makes the data planes of one rank. Outlives the job.
+/// The data planes of one rank. Outlives the job.
 class DataPlanes {
  public:
-  /// Sends `blob` to all members of a group; returns by member what they send.
+  /// Sends `blob` to all members of a group; returns their blobs by member.
   using Exchange =
       absl::FunctionRef<absl::StatusOr<std::vector<std::string>>(std::string)>;
 
@@ -104,8 +104,8 @@ class DataPlanes {
   /// members agree on their first collective, and else after that.
   virtual bool connects_alone() const { return false; }
 
-  /// Returns this rank's end of a group, before its first collective. All
-  /// members call it at the same place.
+  /// Returns this rank's end of a group, at its first collective. All members
+  /// call it at the same place.
   /// \param context of this rank; outlives what is issued.
   /// \param timeout bounds what has been issued.
   /// \param exchange may be called as often on each member, in one order.

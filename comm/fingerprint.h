@@ -3,7 +3,7 @@
 #define CROSSHATCH_COMM_FINGERPRINT_H_
 
 /// \file
-/// What ranks compare before they trust one another with data.
+/// What ranks compare before data move.
 
 #include <cstdint>
 #include <memory>
@@ -34,16 +34,17 @@ struct Fingerprint {
   void Assign(const Collective& collective, int64_t sequence);
 };
 
-/// E.g. "all_reduce #4 'grad' (f32, sum)", and what it is about in brackets.
+/// Returns e.g. "all_reduce #4 'grad' (f32, sum)", with `about` in brackets.
 std::string Describe(const Fingerprint& fingerprint);
 
-/// Compares what the members of one group are about to do together: the fields
-/// that must be equal, and for each pair of ranks what one sends with what the
-/// other expects.
+/// Compares what the members of one group have issued: the fields that must be
+/// equal, and for each pair of ranks the counts that one sends and the other
+/// expects.
 /// \param group names it in the message, e.g. "group 'tp' (ranks 0, 1)".
 /// \param world_ranks of the members, by index.
 /// \param members one fingerprint a member, by index.
-/// \error kFailedPrecondition saying for each difference which ranks say what.
+/// \error kFailedPrecondition naming for each difference the ranks and their
+///     values.
 absl::Status CheckAgreement(const std::string& group,
                             absl::Span<const int> world_ranks,
                             absl::Span<const Fingerprint* const> members);

@@ -3,7 +3,7 @@
 #define CROSSHATCH_COMM_GROUP_KEY_H_
 
 /// \file
-/// What makes two calls of World::Group ask for the same communicator.
+/// The key of a communicator: equal keys of World::Group give the same one.
 
 #include <compare>
 #include <string>
@@ -17,7 +17,7 @@ namespace crosshatch {
 struct GroupKey {
   /// E.g. "tp".
   std::string name;
-  /// Which rank of the world each member is, by its index in the group.
+  /// The world rank of each member, by its index in the group.
   std::vector<int> world_ranks;
   std::string stream_name;
 
@@ -26,14 +26,14 @@ struct GroupKey {
   friend auto operator<=>(const GroupKey&, const GroupKey&) = default;
 };
 
-/// Returns ranks for messages: "rank 3", "ranks 0, 2", and of more than eight
-/// their ranges, of which the first eight are named: "ranks 1-2999".
+/// Returns ranks for messages: "rank 3", "ranks 0, 2". More than eight ranks
+/// are given as ranges, "ranks 1-2999", at most eight of them.
 std::string DescribeRanks(absl::Span<const int> ranks);
 
-/// "group 'tp' (ranks 0, 2)", for messages.
+/// Returns "group 'tp' (ranks 0, 2)", for messages.
 std::string Describe(const GroupKey& key);
 
-/// The index of `world_rank` among the members.
+/// Returns the index of `world_rank` among the members.
 /// \error kInvalidArgument unless the members are ranks of a world of
 ///     `world_size`, no rank is there twice, and `world_rank` is among them.
 absl::StatusOr<int> MemberIndex(const GroupKey& key, int world_rank,

@@ -41,9 +41,9 @@ struct JobOptions {
   /// names it: an endless loop cannot be interrupted.
   absl::Duration timeout = absl::Minutes(10);
   /// Devices of one kind (tensor/device_backend.h): rank r computes on
-  /// backends[r % backends.size()]. Empty, or null entries: the CPU. Rank threads need memory
-  /// that the host can address or that all ranks' kernels can reach
-  /// (DeviceBackend::ReachPeer). Outlive the run.
+  /// backends[r % backends.size()]. Empty, or null entries: the CPU. Rank
+  /// threads need memory that the host can address or that all ranks' kernels
+  /// can reach (DeviceBackend::ReachPeer). Outlive the run.
   std::vector<const DeviceBackend*> backends = {};
   /// Receivers of the ranks' events, by rank; empty, or entries may be null.
   /// Outlive the run.

@@ -3,7 +3,7 @@
 #define CROSSHATCH_COMM_WATCH_CLOCK_H_
 
 /// \file
-/// Time as a watch over waits counts it.
+/// The clock of a watchdog.
 
 #include <algorithm>
 #include <chrono>
@@ -15,32 +15,31 @@ namespace crosshatch::internal {
 
 using SteadyTime = std::chrono::steady_clock::time_point;
 
-/// One look of a watch.
+/// One reading of the clock.
 struct WatchMoment {
-  /// By the watch's clock.
+  /// By the watchdog's clock.
   absl::Duration counted;
   SteadyTime real;
-  /// What the clock goes on by from one look to the next, at most.
+  /// The most that the clock advances between two readings.
   absl::Duration longest_step;
 
-  /// By the watch's clock, when something began that is seen for the first
-  /// time now.
+  /// Returns, by the watchdog's clock, when something began that is seen for
+  /// the first time now.
   absl::Duration BeginOf(SteadyTime begin) const {
     return counted - std::clamp(absl::FromChrono(real - begin),
                                 absl::ZeroDuration(), longest_step);
   }
 };
 
-/// A clock that stands still while its process does: stopped by a signal or a
-/// debugger, or with its whole machine. Whoever then seems to have waited for
-/// an hour has waited for a moment, and those it waits for have not moved.
+/// A clock that does not advance while its process is stopped by a signal or a
+/// debugger, or with its whole machine. A stop is no reason for a timeout.
 /// \threadsafety one thread.
 class WatchClock {
  public:
   explicit WatchClock(absl::Duration longest_step)
       : longest_step_(longest_step) {}
 
-  /// Call at each look.
+  /// Reads the clock at the real time `real`.
   WatchMoment Look(SteadyTime real) {
     if (last_.has_value()) {
       counted_ += std::min(absl::FromChrono(real - *last_), longest_step_);

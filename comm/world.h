@@ -34,65 +34,65 @@ class FailureChannel;
 /// \threadsafety the rank's thread only.
 class World final {
  public:
-  /// The world of the whole job.
+  /// Makes the world of the whole job.
   /// \param control, planes, context of this rank; they outlive the world.
   World(ControlPlane& control, DataPlanes& planes, RankContext& context);
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
-  /// "local", "mpi", "ucx", "nccl", "fake".
+  /// Returns "local", "mpi", "ucx", "nccl" or "fake".
   const std::string& engine() const;
-  /// \name The engine, for a World of planes around these
-  /// (comm/faulty_engine_testutil.h)
+  /// \name The planes of the engine, for tests that wrap them
   /// @{
   ControlPlane& control() const { return control_; }
   DataPlanes& planes() const { return planes_; }
   /// @}
-  /// This rank's index in this world, from 0 to size() - 1.
+  /// Returns this rank's index in this world, from 0 to size() - 1.
   int rank() const { return rank_; }
   int size() const;
-  /// This rank's index in the job. Groups, meshes and messages name ranks so.
+  /// Returns this rank's index in the job, which groups, meshes and messages
+  /// use.
   int world_rank() const { return context_.world_rank(); }
   RankContext& context() const { return context_; }
   Device device() const { return context_.device(); }
-  /// The world ranks of this world, by index, as Group takes them: of the whole
-  /// job 0 to size() - 1.
+  /// Returns the world ranks of this world, by index.
   std::vector<int> AllRanks() const;
   /// Returns whether `world_rank` is a rank of this world.
   bool Contains(int world_rank) const;
 
-  /// Returns the world of `world_ranks`, in which a program runs as it would in
-  /// a job of these ranks alone, a pipeline stage for example: `rank`, `size`,
-  /// meshes, checkpoints and Group are of these ranks. Failures stay those of
-  /// the job: an error of any rank ends it and names world ranks. Called by the
-  /// members only; communicates nothing. Equal ranks give the same world, which
-  /// lives as long as the job's.
-  /// \param world_ranks ranks of this world by their index in the new one.
-  /// \error kInvalidArgument unless they are different ranks of this world,
+  /// Returns the world of `world_ranks`, for example of a pipeline stage. A
+  /// program runs in it as in a job of these ranks alone: `rank`, `size`,
+  /// meshes, checkpoints and Group are of these ranks. An error of any rank
+  /// still ends the whole job, and names world ranks. Called by the members
+  /// only; communicates nothing. Equal ranks give the same world, which lives
+  /// as long as the job's. \param world_ranks ranks of this world by their
+  /// index in the new one. \error kInvalidArgument unless they are different
+  /// ranks of this world,
   ///     this one among them.
   absl::StatusOr<World*> Subset(std::vector<int> world_ranks);
 
-  /// The communicator of `world_ranks` (this rank among them, in the order of
-  /// their indices in the group) for work on stream `stream_name`. Called by
-  /// all members; calls with equal arguments give the same communicator.
-  /// \param name names the group in errors and counts: the mesh axis, or axes
+  /// Returns the communicator of `world_ranks` for work on stream
+  /// `stream_name`. Called by all members; calls with equal arguments return
+  /// the same one. \param name of the group in errors and counts: the mesh
+  /// axis, or axes
   ///     joined by ",".
+  /// \param world_ranks of the members, in the order of their indices.
   /// \error kInvalidArgument unless `world_ranks` are different ranks of this
-  ///     world, this one among them; what kept the engine from making it.
+  ///     world, this one among them; errors of the engine.
   absl::StatusOr<std::shared_ptr<Communicator>> Group(
       const std::string& name, std::vector<int> world_ranks,
       const std::string& stream_name);
 
-  /// Says which groups the axes of a mesh are about to have, so that an engine
-  /// can make their communicators together (NCCL splits one). Called by all
-  /// members of `all`, in one order with its collectives.
-  /// \param groups for each axis the ranks of this one's group, in the order of
-  ///     their indices; empty where this rank is on none.
+  /// Prepares the groups of a mesh's axes, so that an engine can make their
+  /// communicators together: NCCL splits one. Called by all members of `all`,
+  /// in one order with its collectives. \param groups for each axis the ranks
+  /// of this rank's group, in the order of
+  ///     their indices; empty if this rank is in none.
   absl::Status Split(Communicator& all,
                      const std::vector<std::vector<int>>& groups);
 
-  /// All communicators of the job that this rank has made so far, in the order
-  /// of creation, for counting.
+  /// Returns all communicators of the job that this rank has made, in the order
+  /// of creation.
   const std::vector<std::shared_ptr<Communicator>>& groups() const {
     return job_.groups_;
   }
@@ -104,7 +104,7 @@ class World final {
  private:
   World(World& job, std::vector<int> ranks, int rank);
 
-  /// This rank's index in `key`, whose ranks are different ones of this world.
+  /// Returns this rank's index in `key`, and checks the ranks.
   absl::StatusOr<int> MemberOf(const GroupKey& key) const;
 
   ControlPlane& control_;

@@ -13,21 +13,22 @@
 
 namespace crosshatch::coordination {
 
-/// Listens on a host's addresses and hands over the connections that begin as
-/// HTTP/2 does, which is how gRPC's begin. Closes all others: those that begin
-/// otherwise at once, silent ones after ten seconds. At most 128 connections
-/// wait here at a time, so strangers cannot use up the process's files.
+/// Listens on a host's addresses and passes on the connections that begin with
+/// the HTTP/2 preface, as gRPC's do. Closes all others: those that begin with
+/// something else at once, silent ones after ten seconds. At most 128
+/// connections wait here at a time, so strangers cannot use up the process's
+/// file descriptors.
 class Acceptor {
  public:
   /// \param host a name or an address; an IPv6 address may have brackets.
   /// \param port 0: any that is free.
   /// \param take called on the acceptor's thread; owns the connection.
-  /// \error kUnavailable where an address cannot be had on that port;
+  /// \error kUnavailable if an address is not available on that port;
   ///     kResourceExhausted without a thread.
   static absl::StatusOr<std::unique_ptr<Acceptor>> Listen(
       const std::string& host, int port, std::function<void(int fd)> take);
 
-  /// Stops listening; `take` is not called once that has returned.
+  /// Stops listening. `take` is not called once this has returned.
   ~Acceptor();
   Acceptor(const Acceptor&) = delete;
   Acceptor& operator=(const Acceptor&) = delete;

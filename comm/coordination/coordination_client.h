@@ -22,48 +22,48 @@
 
 namespace crosshatch::coordination {
 
-/// What a rank knows of the others.
+/// What a rank knows of the job.
 struct Roster {
-  /// Whether all have come. Until then the rest is not known.
+  /// Whether all ranks have joined. Until then the rest is empty.
   bool has_started = false;
   Member rank_0;
 };
 
 struct ClientOptions {
   CoordinationTimes times;
-  /// How long this rank's function may go on after it was told that the job has
-  /// failed. One that takes longer ends the process: nothing else can stop it.
+  /// How long this rank's function may go on after the job has failed. After
+  /// that the process is ended, because a thread cannot be stopped.
   absl::Duration leave = absl::Minutes(10);
-  /// Called once, on a thread of the client, with what the job failed with,
-  /// before the client is gone. It may block: the process ends in time all the
-  /// same.
+  /// Called once, on a thread of the client, with the job's failure, before the
+  /// client is destroyed. It may block; the process still ends in time.
   std::function<void(const FailureNotice&, const Roster&)> on_failure;
   /// Called by the watchdog when `leave` is over. Null: EndProcess.
   std::function<void(const std::string& message)> end_process;
-  /// Asked about once in a second while nobody listens: whether somebody may
-  /// still come. Null: until times.start is over.
+  /// Called once in a second while no process listens; returns whether rank 0
+  /// may still come. Null: until times.start is over.
   std::function<bool()> still_hopes;
 };
 
-/// A rank's end of the coordination service; rank 0 has one too.
+/// A rank's connection to the coordinator; rank 0 has one too.
 /// \threadsafety all members may be called from any thread.
 class CoordinationClient final : public FailureChannel {
  public:
   /// Registers as `self`.
-  /// \error kDeadlineExceeded if nobody listens within times.start; kCancelled
-  ///     where options.still_hopes has said no before; kResourceExhausted.
+  /// \error kDeadlineExceeded if no process listens within times.start;
+  ///     kCancelled if options.still_hopes has returned false;
+  ///     kResourceExhausted.
   static absl::StatusOr<std::unique_ptr<CoordinationClient>> Connect(
       const std::string& host, int port, const Member& self,
       const std::string& token, ClientOptions options);
 
-  /// Ends the connection, without a goodbye unless Leave has said it.
+  /// Ends the connection. Only Leave sends a goodbye.
   ~CoordinationClient() override;
   CoordinationClient(const CoordinationClient&) = delete;
   CoordinationClient& operator=(const CoordinationClient&) = delete;
 
-  /// Waits until all ranks of the job are there.
-  /// \error what the job failed with at its start, the same on all ranks, and
-  ///     then failure() has it; kUnauthenticated for another job's token.
+  /// Waits until all ranks of the job have joined.
+  /// \error the failure of the start, the same on all ranks, which failure()
+  ///     then returns, too; kUnauthenticated for another job's token.
   absl::Status AwaitStart();
 
   /// Returns the blobs of all ranks for `name`, by rank. Called by all ranks.
@@ -74,13 +74,12 @@ class CoordinationClient final : public FailureChannel {
                                                   const std::string& blob,
                                                   absl::Duration timeout);
 
-  /// This rank's function has returned. Waits for those of the others, which
-  /// may need this process until then.
-  /// \returns OK, or what the job failed with (ResultOf); then on_failure has
-  ///     returned.
+  /// Ends this rank, whose function has returned. Waits for those of the
+  /// others, which may need this process until then. \returns OK, or the result
+  /// of the failed job; on_failure has returned then.
   absl::Status Leave();
 
-  /// What the job failed with, if this rank has been told.
+  /// Returns the job's failure, if it is known here.
   std::optional<FailureNotice> failure() const;
 
   void Report(const FailureNotice& notice) override;
@@ -93,15 +92,15 @@ class CoordinationClient final : public FailureChannel {
 
   void Received(const ServerMessage& message);
   void Broken();
-  /// The coordinator is dead, as far as can be seen from here.
+  /// Handles the loss of the coordinator.
   /// \pre mutex_ is held.
   void Lose(const std::string& how);
   /// \pre mutex_ is held.
   void Add(FailureNotice notice);
   std::string CurrentActivity();
   void Run();
-  /// Ends the process once its rank is late. Takes no lock but mutex_, which
-  /// nobody holds during a call that may block.
+  /// Ends the process if its rank does not return in time. Takes no lock but
+  /// mutex_, which is not held during any call that may block.
   void Watch();
   /// \pre mutex_ is held.
   void CheckSilence();
@@ -121,7 +120,7 @@ class CoordinationClient final : public FailureChannel {
   bool is_broken_ = false;
   bool is_queried_ = false;
   bool is_ending_ = false;
-  /// What the job failed with, then who was lost since.
+  /// The job's failure, then later losses.
   std::vector<FailureNotice> notices_;
   absl::Time failed_at_;
   bool has_lost_coordinator_ = false;

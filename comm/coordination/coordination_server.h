@@ -19,15 +19,15 @@ namespace crosshatch::coordination {
 class CoordinationServer {
  public:
   /// Listens on `host` alone; on `port`, or any free one if 0.
-  /// \param self rank 0, which is to join as a client too.
-  /// \param token whoever does not know it is sent away.
-  /// \error kUnavailable where it cannot listen; kResourceExhausted.
+  /// \param self rank 0, which joins as a client, too.
+  /// \param token processes without it are refused.
+  /// \error kUnavailable if it cannot listen; kResourceExhausted.
   static absl::StatusOr<std::unique_ptr<CoordinationServer>> Start(
       const std::string& host, int port, Member self, std::string token,
       CoordinationTimes times);
 
-  /// When the job is over it first waits for the ranks to leave, so that all
-  /// have been told, for as long as silence may last.
+  /// If the job is over, first waits until the ranks have left, so that all
+  /// have received its failure, for the heartbeat timeout at most.
   ~CoordinationServer();
   CoordinationServer(const CoordinationServer&) = delete;
   CoordinationServer& operator=(const CoordinationServer&) = delete;
@@ -46,10 +46,9 @@ class CoordinationServer {
   std::condition_variable changed_;
   CoordinatorState state_;
   bool is_ending_ = false;
-  /// Set while no thread but the maker's knows this object, and from then on
-  /// read only.
+  /// Set before other threads know this object, and not changed afterwards.
   std::unique_ptr<ServerWire> wire_;
-  /// Peers may come before it is there.
+  /// Peers may connect before it is set.
   bool has_wire_ = false;
   std::thread ticker_;
 };

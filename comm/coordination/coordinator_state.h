@@ -3,20 +3,20 @@
 #define CROSSHATCH_COMM_COORDINATION_COORDINATOR_STATE_H_
 
 /// \file
-/// What the coordinator of a job knows and decides: who has come, who is
-/// alive, and the one error that the job ends with.
+/// The state of a job's coordinator: which ranks have joined, which are alive,
+/// and the one error that the job ends with.
 ///
 ///   gathering --all ranks are there--> running --all said goodbye--> dismissed
 ///       |                                 |
 ///       | a wrong start, too late         | a rank died or reports an error
 ///       v                                 v
-///     failed <--all alive answered------ asking
+///     failed <--all alive answered----- querying
 ///
-/// In `asking`, for a moment, all ranks are asked what they do. That tells a
-/// rank that died from those that failed because of it: whoever does not answer
-/// because its stream is broken is the cause, whatever came first. Of several
-/// that died each is named; who dies later, or is cut off, is told to those
-/// that are left.
+/// In `querying`, for a moment, all ranks are queried for what they do. That
+/// separates a rank that died from those that failed because of it: a rank that
+/// does not answer because its stream is broken is the cause, whatever was
+/// reported first. If several died, each is named. Later losses are reported to
+/// the remaining ranks.
 
 #include <cstdint>
 #include <map>
@@ -32,25 +32,25 @@
 
 namespace crosshatch::coordination {
 
-/// How long one waits for the other.
+/// How long ranks and coordinator wait for one another.
 struct CoordinationTimes {
-  /// For all ranks to come, from the coordinator's start.
+  /// For all ranks to join, from the coordinator's start.
   absl::Duration start = absl::Minutes(5);
-  /// Silence of a rank, or of the coordinator, that counts as its death. A
-  /// process that ends is noticed at once, by the end of its connection.
+  /// How long a rank or the coordinator may be silent before it counts as dead.
+  /// A process that ends is noticed at once, by the end of its connection.
   absl::Duration heartbeat = absl::Seconds(30);
 
-  /// Between two signs of life.
+  /// Returns the time between two heartbeats.
   absl::Duration interval() const;
-  /// For the answers to what ranks are doing when one has failed.
+  /// Returns how long the coordinator waits for the answers to a query.
   absl::Duration query() const;
 };
 
-/// "rank 2 (process 4711 on host a17)".
+/// Returns "rank 2 (process 4711 on host a17)".
 std::string Describe(const Member& member);
 
-/// A pure state machine: no clock, no lock, no socket. A peer is a connection
-/// of a process; those that are none of the job's never get to be a rank.
+/// A pure state machine: no clock, no lock, no socket. A peer is the connection
+/// of a process; processes of other jobs do not become ranks.
 class CoordinatorState {
  public:
   using Peer = int64_t;
@@ -58,30 +58,31 @@ class CoordinatorState {
     Peer peer;
     ServerMessage message;
   };
-  /// What is to be done after a transition, the messages first.
+  /// What to do after a transition, the messages first.
   struct Actions {
     std::vector<Outgoing> send;
     std::vector<Peer> close;
   };
 
-  /// \param self rank 0, in whose process the coordinator is: the others must
-  ///     agree with its size and program. It registers as the others do.
+  /// \param self rank 0, whose process has the coordinator. The others must
+  /// have
+  ///     its size and program. It registers as the others do.
   CoordinatorState(Member self, std::string token, CoordinationTimes times,
                    absl::Time now);
 
   Actions OnConnected(Peer peer, absl::Time now);
   Actions OnMessage(Peer peer, const ClientMessage& message, absl::Time now);
-  /// The stream is at its end, from whatever side.
+  /// Handles the end of a stream, from either side.
   Actions OnBroken(Peer peer, absl::Time now);
-  /// To be called every CoordinationTimes::interval() or oftener.
+  /// Called at least every CoordinationTimes::interval().
   Actions OnTick(absl::Time now);
 
-  /// What the job failed with, once it is decided and told to all.
+  /// Returns the job's failure, once it is decided and announced.
   const std::optional<FailureNotice>& failure() const { return failure_; }
-  /// Whether all have said goodbye, or the job has failed.
+  /// Returns whether all ranks have said goodbye, or the job has failed.
   bool is_over() const;
-  /// Whether no process of the job is there that lives, nor is to come and be
-  /// told that the job has failed without it.
+  /// Returns whether no living process of the job is connected, and none may
+  /// still come that has to receive its failure.
   bool is_deserted() const;
 
  private:
@@ -100,17 +101,17 @@ class CoordinatorState {
     absl::Time activity_at;
     bool answered = false;
     bool said_goodbye = false;
-    /// Whether it has answered an `ask` since this process was last stopped.
+    /// Whether it has answered a query since this process was last stopped.
     bool answered_since_wake = true;
-    /// Dead, or has left. One that was stopped may still be connected, and is
-    /// told of its death should it wake.
+    /// Whether it is dead or has left. A stopped process may still be
+    /// connected, and receives the failure if it resumes.
     bool is_gone = false;
     bool is_connected = true;
   };
 
   bool Lives(int rank) const;
-  /// At every event: notices that this process itself was stopped since the
-  /// last one.
+  /// Notices, at every event, that this process was stopped since the last
+  /// one.
   void Wake(absl::Time now);
   void Send(Peer peer, ServerMessage message, Actions& actions) const;
   void SendToAll(const ServerMessage& message, Actions& actions) const;
@@ -141,15 +142,15 @@ class CoordinatorState {
   std::map<int, Rank> ranks_;
   std::map<Peer, int> rank_of_;
   std::map<Peer, absl::Time> strangers_;  // Since when.
-  /// Without the token, while ranks are missing: they may be those. A stranger
-  /// cannot fail the job; if it fails for want of them, they need not say more.
+  /// Peers without the token while ranks are missing: they may be those. A
+  /// stranger cannot fail the job, but receives the failure of its start.
   std::set<Peer> held_;
   std::set<Peer>
       announced_to_;      // Connections that got the failure, and no rank.
   int came_ = 0;          // Processes of the job, also when it had failed.
   bool is_late_ = false;  // Whoever has not come is not waited for any more.
   int refused_ = 0;
-  // They count ranks_, so that no event needs a look at all of them.
+  // Counts of ranks_, so that events take constant time.
   int num_living_ = 0;
   int num_goodbyes_ = 0;
   absl::Time last_event_;
@@ -158,13 +159,13 @@ class CoordinatorState {
   bool has_woken_ = false;  // All are to be asked.
   absl::Time next_heartbeat_;
 
-  // While asking.
+  // While querying.
   FailureNotice cause_;
   absl::Time query_until_;
   int num_unanswered_ = 0;  // That live.
 
   std::optional<FailureNotice> failure_;
-  /// Who else is lost or cut off, to be told with the next tick.
+  /// Other losses, which the next tick announces.
   FailureNotice losses_;
 };
 

@@ -7,7 +7,7 @@
 
 namespace crosshatch::coordination {
 
-/// \name A FailureNotice as it travels.
+/// \name Conversion of a FailureNotice to a message and back
 /// @{
 Failure ToMessage(const FailureNotice& notice);
 /// A code of OK, which no failure has, becomes kUnknown.

@@ -8,12 +8,11 @@
 
 namespace crosshatch::coordination {
 
-/// What makes one build of a program different from another: the linker's build
-/// id, as "build 1f00...", or, of a program without one, the size and time of
-/// its file.
+/// Returns the id of this build of the program: the linker's build id, as
+/// "build 1f00...", or, if there is none, the size and time of its file.
 std::string ProgramId();
 
-/// This process as `rank` of `size`.
+/// Returns this process as `rank` of `size`.
 Member ThisProcess(int rank, int size);
 
 }  // namespace crosshatch::coordination

@@ -3,8 +3,8 @@
 #define CROSSHATCH_COMM_COORDINATION_WIRE_H_
 
 /// \file
-/// How messages travel between ranks and the coordinator. The two functions at
-/// the end are gRPC's; nothing else here knows of it.
+/// The transport of messages between ranks and the coordinator. The functions
+/// at the end are gRPC's; nothing else depends on it.
 
 #include <chrono>
 #include <cstdint>
@@ -18,8 +18,8 @@
 
 namespace crosshatch::coordination {
 
-/// Returns a time to measure waits by, which setting the machine's clock does
-/// not move. Its zero means nothing.
+/// Returns a time to measure waits, which does not change when the machine's
+/// clock is set. Its zero means nothing.
 inline absl::Time SteadyNow() {
   return absl::UnixEpoch() +
          absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
@@ -30,7 +30,7 @@ inline absl::Time SteadyNow() {
 /// \threadsafety all members may be called from any thread, events included.
 class ServerWire {
  public:
-  /// Called from threads of the wire, for one peer in order: connected once,
+  /// Called on threads of the wire, for one peer in order: connected once,
   /// received any number of times, broken once.
   struct Events {
     std::function<void(int64_t peer)> connected;
@@ -40,9 +40,9 @@ class ServerWire {
 
   virtual ~ServerWire() = default;
   virtual int port() const = 0;
-  /// Queues a message; none for a peer that is broken.
+  /// Queues a message; ignored if the peer is broken.
   virtual void Send(int64_t peer, ServerMessage message) = 0;
-  /// Ends the connection when all that was queued before has been written.
+  /// Ends the connection once all queued messages have been written.
   virtual void Close(int64_t peer) = 0;
 };
 
@@ -53,7 +53,7 @@ class ClientWire {
  public:
   struct Events {
     std::function<void(const ServerMessage&)> received;
-    /// Once; nothing is received after it.
+    /// Called once; nothing is received after it.
     std::function<void()> broken;
   };
 
@@ -67,14 +67,14 @@ void QuietenGrpc();
 
 /// Listens on the addresses of `host` alone.
 /// \param port 0: any that is free.
-/// \error kUnavailable where that port cannot be had.
+/// \error kUnavailable if the port is not available.
 absl::StatusOr<std::unique_ptr<ServerWire>> ListenGrpc(
     const std::string& host, int port, ServerWire::Events events);
 
-/// Tries again until somebody listens there, in one attempt: a name that takes
-/// long to resolve, or the second of a host's addresses, comes to its turn.
-/// \param still_hopes asked about once in a second; null: always.
-/// \error kDeadlineExceeded; kCancelled where `still_hopes` has said no.
+/// Connects to `host`, and retries until a process listens there. Resolving a
+/// name, or a host's second address, may take several attempts.
+/// \param still_hopes called once in a second; false ends it. Null: true.
+/// \error kDeadlineExceeded; kCancelled if `still_hopes` has returned false.
 absl::StatusOr<std::unique_ptr<ClientWire>> ConnectGrpc(
     const std::string& host, int port, absl::Duration timeout,
     const std::function<bool()>& still_hopes, ClientWire::Events events);

@@ -3,7 +3,7 @@
 #define CROSSHATCH_COMM_LOCAL_LATE_WAIT_H_
 
 /// \file
-/// Which of several waits that take too long keeps the others waiting.
+/// Waits that take too long, and which of them keeps the others waiting.
 
 #include <atomic>
 #include <cstddef>
@@ -20,53 +20,53 @@
 
 namespace crosshatch::internal {
 
-/// Members of a group that wait for others of it.
+/// A wait of members of a group for others of it.
 struct LateWait {
   /// For messages, e.g. "group 'tp' (ranks 0, 1)".
   std::string group;
   absl::Duration age;
-  /// Whether all have come to the collective and the missing ones have not come
-  /// to its end. Those wait for no other group.
+  /// Whether all have come to the collective, and the missing ones have not
+  /// come to its end. Those wait for no other group.
   bool met = false;
-  /// World ranks that wait, and whom they wait for.
+  /// The world ranks that wait, and those that they wait for.
   std::vector<int> waiting;
   std::vector<int> missing;
-  /// Who does what, e.g. "rank 0 came to ..., rank 1 did not come".
+  /// The state of each, e.g. "rank 0 came to ..., rank 1 did not come".
   std::string text;
 };
 
-/// The index of the one in which the fault is to be looked for; `late` is not
-/// empty. First, the oldest whose members have met. Else the oldest whose
-/// missing ranks wait in none of the others; else the oldest of all.
+/// Returns the index of the wait that causes the others; `late` is not empty.
+/// First choice: the oldest whose members have met. Second: the oldest whose
+/// missing ranks wait in none of the others. Last: the oldest of all.
 size_t RootOf(absl::Span<const LateWait> late);
 
-/// Says for people what RootOf found, and what waits besides.
+/// Returns a message about the wait of RootOf and the other waits.
 std::string DescribeLate(absl::Span<const LateWait> late,
                          absl::Duration timeout);
 
-/// Lets a watch see a member that has met the others and does not come out: one
-/// whose copy never ends, or whom nobody wakes. It costs the member two locks
-/// that nobody else asks for.
+/// An in-flight operation of a member that has met the others. The watchdog
+/// sees if it does not end, as when a copy never ends or a notification is
+/// lost. It costs the member two uncontended locks.
 class InFlight {
  public:
   struct Stay {
     absl::Duration age;
-    /// How often it has come to a barrier and left one since it met the
-    /// others: odd in a barrier.
+    /// The number of barriers that the member has come to or left since it met
+    /// the others: odd in a barrier.
     int stage;
     std::string what;
   };
 
   /// \name The member's
   /// @{
-  /// \param what says what it does; valid until Leave.
+  /// \param what describes the operation; valid until Leave.
   void Enter(const absl::FunctionRef<std::string()>& what) {
     std::lock_guard lock(mutex_);
     what_ = &what;
     ++count_;
     stage_.store(0, std::memory_order_relaxed);
   }
-  /// Call when it comes to a barrier, and when it has left it.
+  /// Called when the member comes to a barrier, and when it has left it.
   void Step() {
     stage_.store(stage_.load(std::memory_order_relaxed) + 1,
                  std::memory_order_relaxed);
@@ -77,8 +77,8 @@ class InFlight {
   }
   /// @}
 
-  /// For the watch, at each look: the member's stay, if it is inside and was
-  /// for at least `least`.
+  /// Returns the member's operation if it has lasted for at least `least`.
+  /// Called by the watchdog.
   std::optional<Stay> Find(const WatchMoment& now, absl::Duration least) {
     std::lock_guard lock(mutex_);
     if (what_ == nullptr) return std::nullopt;
@@ -93,11 +93,11 @@ class InFlight {
 
  private:
   std::mutex mutex_;
-  /// Null outside.
+  /// Null outside of an operation.
   const absl::FunctionRef<std::string()>* what_ = nullptr;
   uint64_t count_ = 0;
   std::atomic<int> stage_{0};
-  // The watch's: the stay that it saw last, and when it saw it first.
+  // The watchdog's: the operation that it saw last, and when it saw it first.
   uint64_t seen_ = 0;
   absl::Duration since_;
 };

@@ -3,7 +3,7 @@
 #define CROSSHATCH_COMM_LOCAL_LOCAL_GROUP_H_
 
 /// \file
-/// What the communicators of one group share when ranks are threads.
+/// The state that the members of one group share when ranks are threads.
 
 #include <cstdint>
 #include <functional>
@@ -31,26 +31,25 @@ namespace crosshatch::internal {
 
 class LocalGroup;
 
-/// Told of a failure found in a group, with no lock held; gives what its
-/// members are told (Rendezvous::OnBroken).
+/// Called with a failure found in a group, with no lock held. Returns the
+/// members' error (Rendezvous::OnBroken).
 using OnGroupBroken = std::function<absl::Status(const LocalGroup& group,
                                                  const absl::Status& failure)>;
 
-/// One group. Each collective is a meeting at which the last to come compares
-/// what all are about to do; then every rank takes its own data straight from
-/// the peers' memory to its final place; then all leave together. No data moves
-/// before all agree, and once it moves nothing stops it, so whoever leaves,
-/// with success or failure, is read by nobody.
+/// One group. For each collective the members meet at a rendezvous, where the
+/// last one compares their fingerprints. Then each member copies its data from
+/// the peers' memory to their final place, and all leave together. No data move
+/// before all agree. Once data move, nothing stops the collective, so no peer
+/// reads the memory of a member that has left.
 ///
 /// On devices with queues of their own the ranks' threads meet when they issue
-/// the collective. What each then issues to its queue waits, by events, for
-/// what the peers' queues hold before the collective, and what comes after it
-/// for the peers' part of it. So a queue waits only for what has been issued,
-/// and no queue can stall: all that can is a meeting of threads, which the wait
-/// graph knows.
+/// the collective. By events, each queue then waits for the work that the
+/// peers' queues hold before the collective, and later work waits for the
+/// peers' part of it. So a queue waits only for issued work and cannot stall.
+/// Only a rendezvous of threads can, and the wait graph finds that.
 class LocalGroup {
  public:
-  /// \param host_agents of the members' host threads, by index.
+  /// \param host_agents the members' host threads, by index.
   LocalGroup(WaitGraph* graph, const GroupKey& key,
              std::vector<AgentId> host_agents, OnGroupBroken on_broken);
 
@@ -67,12 +66,12 @@ class LocalGroup {
 
   /// \name One collective of `member`
   /// @{
-  /// Shows the others `collective`, which stays as it is until Move returns.
+  /// Shows the others `collective`, which must not change until Move returns.
   void Offer(int member, const Collective& collective);
   /// Waits for the others. \error why the group has failed.
   absl::Status Agree(int member, const Fingerprint& fingerprint);
-  /// Does `member`'s part on the calling thread. Returns when it is done, or
-  /// issued to `member`'s queue.
+  /// Moves `member`'s part of the data on the calling thread, or issues it to
+  /// `member`'s queue.
   void Move(int member, int64_t sequence, const KernelTable& kernels);
   /// @}
 
@@ -82,21 +81,21 @@ class LocalGroup {
                                                   const std::string& what);
 
   void Fail(const absl::Status& failure);
-  /// For a watch, at each look: what members have waited for at least `least`.
+  /// Returns the waits of at least `least`. Called by the watchdog.
   std::vector<LateWait> FindLate(const WatchMoment& now, absl::Duration least);
 
  private:
-  /// What a member shows the others while a collective runs. Written by the
-  /// member before it meets the others.
+  /// What a member shows the others while a collective runs. The member writes
+  /// it before the rendezvous.
   struct Slot {
     const Collective* collective = nullptr;
     const std::string* blob = nullptr;
     Stream* queue = nullptr;
-    // Of its queue: before the collective, after its sum, after its part.
+    // In its queue: before the collective, after its sum, after its part.
     Event before;
     Event summed;
     Event after;
-    /// What the watch sees of it once it has met the others.
+    /// For the watchdog, after the rendezvous.
     InFlight in_collective;
     InFlight in_gather;
   };
@@ -111,12 +110,12 @@ class LocalGroup {
   void Reduce(int me, absl::FunctionRef<const SegmentList&(int rank)> of_rank,
               int64_t begin, int64_t count, const KernelTable& kernels,
               Stream* queue);
-  /// All members have come to `point` of the collective, or their queues do
-  /// before `queue` goes on.
+  /// Waits until all members have come to `point` of the collective, or lets
+  /// `queue` wait until their queues have.
   void Join(int me, Event Slot::*point, Stream* queue);
   void AwaitPeers(int me, Event Slot::*point, Stream& queue);
-  /// Which members have not left what all came to, by `in_flight` of their
-  /// slots.
+  /// Returns which members have not left the collective or gathering that all
+  /// came to, by `in_flight` of their slots.
   std::optional<LateWait> FindInside(InFlight Slot::*in_flight,
                                      const WatchMoment& now,
                                      absl::Duration least);
@@ -129,7 +128,7 @@ class LocalGroup {
   Rendezvous gathers_;
   ThreadBarrier gather_barrier_;
   std::vector<Slot> slots_;
-  /// By member; each is its own communicator's.
+  /// By member; owned by its communicator.
   std::vector<const Fingerprint*> fingerprints_;
 };
 

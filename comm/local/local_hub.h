@@ -3,7 +3,7 @@
 #define CROSSHATCH_COMM_LOCAL_LOCAL_HUB_H_
 
 /// \file
-/// What the ranks of one local run share.
+/// The state that the ranks of one local run share.
 
 #include <atomic>
 #include <cstdint>
@@ -36,39 +36,39 @@ class LocalHub {
 
   WaitGraph& graph() { return graph_; }
 
-  /// The rank's context exists from here to Leave. All ranks enter before any
-  /// asks for a group.
+  /// Poisons `context` when the run fails, from now until Leave. All ranks
+  /// enter before the first group is made.
   void Enter(RankContext& context);
   void Leave(int rank);
 
-  /// The group of `key`, made when first asked for.
+  /// Returns the group of `key`; the first call makes it.
   std::shared_ptr<LocalGroup> Group(const GroupKey& key);
 
-  /// The run fails because of `rank`, whose error becomes its poison; the
-  /// others are told of it.
+  /// Fails the run because of `rank`. `error` poisons it; the others get
+  /// kAborted.
   void FailRank(int rank, const absl::Status& error);
-  /// The run fails in a group; `error`, which names it, poisons its members.
-  /// Gives what they are told: `error`, or what failed before.
+  /// Fails the run in a group. `error`, which names it, poisons its members.
+  /// \returns the members' error: `error`, or that of an earlier failure.
   absl::Status FailGroup(const LocalGroup& group, const absl::Status& error);
 
-  /// OK, or what failed first.
+  /// Returns OK, or the result of the failed run.
   absl::Status failure() const;
 
-  /// The collectives and exchanges of a rank, on all its streams; on a cache
-  /// line of its own.
+  /// Counts of the collectives and exchanges of a rank, on all its streams; on
+  /// a cache line of their own.
   struct alignas(64) Turns {
     std::atomic<int64_t> begun{0};
     std::atomic<int64_t> ended{0};
   };
   Turns& turns(int rank) { return turns_[static_cast<size_t>(rank)]; }
 
-  /// For a watch, at each look: fails the run if a member of any group has
-  /// waited for more than `timeout`, in the group that keeps the others waiting
-  /// (late_wait.h).
+  /// Fails the run if a member of any group has waited for more than `timeout`,
+  /// in the group that keeps the others waiting (late_wait.h). Called by the
+  /// watchdog.
   void CheckDeadlines(const WatchMoment& now, absl::Duration timeout);
 
  private:
-  /// Gives what members of `group` are told of the first failure.
+  /// Returns the error of the members of `group` after the first failure.
   /// \param group that failed by itself; null for none.
   absl::Status Fail(const FailureNotice& failure, const LocalGroup* group);
   std::vector<std::shared_ptr<LocalGroup>> Groups() const;
@@ -77,7 +77,7 @@ class LocalHub {
   mutable std::mutex mutex_;
   std::vector<RankContext*> contexts_;
   std::map<GroupKey, std::shared_ptr<LocalGroup>> groups_;
-  /// The first.
+  /// The first failure.
   std::optional<FailureNotice> failure_;
   const LocalGroup* failed_group_ = nullptr;  ///< Whose own it is, if any's.
   std::vector<Turns> turns_;

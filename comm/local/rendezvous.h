@@ -3,7 +3,7 @@
 #define CROSSHATCH_COMM_LOCAL_RENDEZVOUS_H_
 
 /// \file
-/// Where the members of a group meet before they touch one another's memory.
+/// The rendezvous of the members of a group, before they access memory.
 
 #include <cstdint>
 #include <functional>
@@ -22,44 +22,44 @@
 
 namespace crosshatch::internal {
 
-/// A meeting of n threads, again and again, that can fail for all of them: when
-/// they disagree, when the wait graph finds that one can never come, or from
-/// outside. Once failed, it stays so.
+/// A rendezvous of n threads, which is used again and again. It fails for all
+/// if they disagree, if the wait graph finds that one can never come, or by
+/// Fail. Once failed, it stays so.
 ///
-/// A member meets again only after all others have left, which the caller
-/// ensures with a ThreadBarrier where members use one another's memory.
+/// A member meets again only after all others have left. The caller ensures
+/// that with a ThreadBarrier if members use one another's memory.
 class Rendezvous {
  public:
-  /// Told of a failure that was found here, with no lock held; maybe of more
-  /// than one, on several threads. Gives what the members are told: `failure`,
-  /// or what failed before and led to it.
+  /// Called with a failure that was found here, with no lock held; maybe with
+  /// several, on several threads. Returns the members' error: `failure`, or the
+  /// earlier failure that led to it.
   using OnBroken = std::function<absl::Status(const absl::Status& failure)>;
 
   /// \param graph may be null; outlives this.
   /// \param group names the group in messages.
   /// \param world_ranks of the members, by index.
-  /// \param agents by index, the agent on which each member will come.
+  /// \param agents the agents on which the members come, by index.
   Rendezvous(WaitGraph* graph, std::string group, std::vector<int> world_ranks,
              std::vector<AgentId> agents, OnBroken on_broken);
   Rendezvous(const Rendezvous&) = delete;
   Rendezvous& operator=(const Rendezvous&) = delete;
 
-  /// From now on `member` comes on `agent`.
+  /// Sets the agent on which `member` comes from now on.
   void SetAgent(int member, AgentId agent);
 
-  /// Returns when all members have come, or with the failure. What a member
-  /// wrote before it came, the others may read after.
-  /// \param check run by the last to come while all others wait; an error fails
-  ///     the meeting.
-  /// \param what says what `member` is about to do, for messages.
+  /// Waits until all members have come. What a member wrote before it came, the
+  /// others may read afterwards.
+  /// \param check called by the last to come while all others wait; its error
+  ///     fails the rendezvous.
+  /// \param what describes what `member` is about to do, for messages.
   absl::Status Meet(int member, absl::FunctionRef<absl::Status()> check,
                     absl::FunctionRef<std::string()> what);
 
   /// Releases everybody with `failure`, unless it has failed already.
   void Fail(const absl::Status& failure);
 
-  /// For a watch, at each look: who waits, if members have waited for at least
-  /// `least`.
+  /// Returns who waits, if members have waited for at least `least`. Called by
+  /// the watchdog.
   std::optional<LateWait> FindLate(const WatchMoment& now,
                                    absl::Duration least);
 
@@ -93,12 +93,12 @@ class Rendezvous {
   int num_came_ = 0;
   SteadyTime first_came_;
   absl::Status failure_;
-  // The watch's: the meeting that it saw last, and when it began.
+  // The watchdog's: the round that it saw last, and when that began.
   std::optional<uint32_t> seen_;
   absl::Duration since_;
 
-  /// Twice the number of meetings, plus 1 once it has failed. Members wait for
-  /// it to change; changed with mutex_ held.
+  /// Twice the number of completed rounds, plus 1 after a failure. Members wait
+  /// for it to change; changed with mutex_ held.
   WakeWord epoch_;
 };
 
