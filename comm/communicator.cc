@@ -149,7 +149,7 @@ absl::StatusOr<std::vector<std::string>> Communicator::Exchange(
     context_.Poison(blobs.status());
     return blobs;
   }
-  // All members have the same letters and so find the same.
+  // All members have the same blobs, and so find the same difference.
   std::string first;
   for (int r = 0; r < size(); ++r) {
     LetterParts parts = Open((*blobs)[r]);

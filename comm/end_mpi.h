@@ -4,14 +4,13 @@
 
 namespace crosshatch {
 
-/// Finalises MPI after the last job of this process (RunMpi in world.h), so
-/// that whoever watches over the job sees this through too. Without it MPI is
-/// finalised when the process exits. Does nothing where MPI does not run here
-/// or the processes have not ended the last job together.
+/// Finalises MPI after the last job of this process (RunMpi in world.h), while
+/// the job is still watched. Otherwise MPI is finalised when the process exits.
+/// Does nothing if MPI does not run here, or if the processes have not ended
+/// the last job together.
 ///
-/// Waits for the other processes, each of which calls it or exits; nothing
-/// bounds the time it takes where one is lost meanwhile. No job can be run in
-/// this process after it.
+/// Waits for the other processes, each of which calls it or exits; without a
+/// bound if one is lost meanwhile. No job can be run in this process after it.
 /// \threadsafety one thread at a time, and none while a job runs.
 void EndMpi();
 

@@ -106,7 +106,7 @@ class Difference {
     return absl::StrCat("[", absl::StrJoin(counts, ", "), "]");
   }
 
-  /// Appends which ranks say what, if they do not all say the same.
+  /// Appends the ranks of each value, if the values differ.
   template <typename F>
   void Field(const char* name, F&& value_of) {
     std::vector<std::pair<std::string, std::vector<int>>> groups;

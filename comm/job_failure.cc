@@ -30,8 +30,8 @@ absl::Status BoundedError(const absl::Status& error) {
 
 absl::Status ResultOf(const FailureNotice& failure) {
   const absl::Status error = BoundedError(failure.error);
-  // What ranks have told one another says where it happened, which need not be
-  // on the first of them that ends by it.
+  // An error that ranks have exchanged names the rank that it happened on,
+  // which need not be the first to end by it.
   const bool names_ranks = absl::StartsWith(error.message(), "on rank");
   if (IsOfGroup(failure) || names_ranks) return error;
   return absl::Status(

@@ -15,11 +15,10 @@
 
 namespace crosshatch {
 
-/// Copies `count` elements of `dtype`, bit for bit, from the one to the other.
-/// Does nothing where both are the same memory. As few kernels as there are
-/// stretches in which both sides lie evenly: one for a matrix's columns that
-/// are packed.
-/// \param context of the queue that the kernels go to.
+/// Copies `count` elements of `dtype`, bit for bit. Does nothing if both sides
+/// are the same memory. Launches one kernel for each stretch in which both
+/// sides have runs of one length and stride: one for a matrix's columns that
+/// are packed. \param context of the queue that the kernels are launched on.
 void CopyByKernels(SegmentCursor from, SegmentCursor to, int64_t count,
                    DType dtype, const KernelTable& kernels,
                    KernelContext& context);

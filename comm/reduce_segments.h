@@ -16,11 +16,12 @@
 
 namespace crosshatch {
 
-/// Combines `count` elements of each source, one a rank in the order of ranks,
-/// as the collective's dtype, op and scale say, and writes them to `to`. Each
-/// element by itself: the same bits however a list is cut. As few kernels as
-/// there are stretches in which all lie evenly. `to` may be a source. Runs on
-/// the calling thread, or, with `context` of a device's queue, on that.
+/// Reduces `count` elements of the sources, one a rank in the order of ranks,
+/// by the collective's dtype, op and scale, and writes them to `to`, which may
+/// be a source. Each element is reduced by itself, so the bits do not depend on
+/// how a list is cut. Launches one kernel for each stretch in which all lists
+/// have runs of one length and stride. Runs on the calling thread, or on the
+/// device's queue of `context`.
 void ReduceSegments(const Collective& collective,
                     absl::Span<SegmentCursor> sources, SegmentCursor to,
                     int64_t count, const KernelTable& kernels,

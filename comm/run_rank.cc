@@ -10,8 +10,8 @@
 namespace crosshatch {
 namespace {
 
-/// Were an exception to leave the rank's thread, it would end the process, and
-/// with it what the other ranks have to say.
+/// Calls `fn`. An exception that left the rank's thread would end the process,
+/// and the errors of the other ranks would be lost.
 absl::Status CallRank(World& world,
                       absl::FunctionRef<absl::Status(World&)> fn) {
   try {

@@ -13,7 +13,7 @@
 
 namespace crosshatch {
 
-/// Runs of elements that lie evenly in memory.
+/// Runs of one length and stride.
 struct EvenRuns {
   int64_t run_elems = 0;
   int64_t runs = 0;
@@ -36,11 +36,12 @@ class SegmentCursor {
   std::byte* data() const { return data_; }
   /// Elements that follow one another in memory from here; 0 at the end.
   int64_t contiguous() const { return contiguous_; }
-  /// All that lies evenly from here; the first run is contiguous().
+  /// Returns the runs of one length and stride from here; the first run is
+  /// contiguous().
   EvenRuns even_runs() const;
   /// Moves on by `count`, at most contiguous().
   void Advance(int64_t count);
-  /// Moves on by `count`, at most as many as there are.
+  /// Advances by `count`, which is at most what is left.
   void Skip(int64_t count);
 
  private:

@@ -181,9 +181,8 @@ struct MpiOptions {
 absl::Status RunMpi(absl::FunctionRef<absl::Status(World&)> fn,
                     const MpiOptions& options = {});
 
-/// What all processes of the job say, by rank, before there is a job: called by
-/// every process, while it runs no job. Nothing bounds the time it takes where
-/// a process does not come.
+/// Returns the blobs of all processes, by rank. Called by every process, while
+/// it runs no job. Waits without a bound for a process that does not come.
 /// \param blob of any size.
 /// \error as of RunMpi.
 absl::StatusOr<std::vector<std::string>> ExchangeByMpi(const std::string& blob);
@@ -200,13 +199,12 @@ struct FakeOptions {
 };
 
 /// Runs `fn` as one rank of a job of any size, without the others and without
-/// computing anything: tensors are on Device::Meta(). Allocations, collectives
-/// and changes of state are accounted and logged as in a real run of the same
-/// way through the program; one that branches on values, which a dry run does
-/// not have, or on what others exchange may take another way.
-/// Communicator::Exchange gives this rank's own blob for every member, as if
-/// all had said the same, so that checks of agreement pass.
-/// \returns the error of `fn`, or the poison of its context.
+/// computing: tensors are on Device::Meta(). Allocations, collectives and
+/// changes of state are accounted and logged as in a real run of the same
+/// program. A program that branches on values, or on what others exchange, may
+/// take another branch. Communicator::Exchange returns this rank's own blob for
+/// every member, so that checks of agreement pass. \returns the error of `fn`,
+/// or the poison of its context.
 absl::Status RunFake(const FakeOptions& options,
                      absl::FunctionRef<absl::Status(World&)> fn);
 

@@ -27,7 +27,7 @@ namespace {
 constexpr std::string_view kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 constexpr size_t kMostWaiting = 128;
 constexpr int64_t kLongestWaitMs = 10000;
-/// Where as many wait as may: what a slow client of the job needs at most.
+/// If the most connections wait: what a slow client of the job needs at most.
 constexpr int64_t kLeastWaitMs = 1000;
 
 int64_t NowMs() {

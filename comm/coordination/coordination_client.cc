@@ -245,7 +245,7 @@ std::string CoordinationClient::CurrentActivity() {
 
 void CoordinationClient::CheckSilence() {
   const absl::Time now = SteadyNow();
-  // Who was stopped itself has heard of nobody.
+  // While this process was stopped it received nothing.
   if (now - last_check_ > options_.times.heartbeat / 2) last_received_ = now;
   last_check_ = now;
   if (has_lost_coordinator_ || is_dismissed_ ||

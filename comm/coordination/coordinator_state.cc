@@ -95,7 +95,7 @@ void CoordinatorState::Wake(absl::Time now) {
   if (gap <= times_.heartbeat / 2) return;
   woke_at_ = now;
   slept_ = gap;
-  // Who was stopped has heard of nobody.
+  // While this process was stopped it received nothing.
   for (auto& [index, rank] : ranks_) {
     rank.last_received = now;
     rank.answered_since_wake = false;

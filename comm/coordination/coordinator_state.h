@@ -156,7 +156,7 @@ class CoordinatorState {
   absl::Time last_event_;
   absl::Time woke_at_ = absl::InfinitePast();
   absl::Duration slept_;
-  bool has_woken_ = false;  // All are to be asked.
+  bool has_woken_ = false;  // All are to be queried.
   absl::Time next_heartbeat_;
 
   // While querying.

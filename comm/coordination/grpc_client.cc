@@ -20,7 +20,7 @@
 namespace crosshatch::coordination {
 namespace {
 
-/// How often who waits for a connection is asked whether it still hopes.
+/// How often `still_hopes` is called.
 constexpr std::chrono::nanoseconds kLook = std::chrono::seconds(1);
 
 class GrpcClient final

@@ -9,10 +9,10 @@
 namespace crosshatch::internal {
 namespace {
 
-/// The most waits that a message names besides its own.
+/// The most other waits that a message names.
 constexpr size_t kOthers = 3;
 
-/// How much speaks for the wait of index `self` as the root.
+/// Returns how likely the wait of index `self` is the root.
 int Rank(absl::Span<const LateWait> late, size_t self) {
   if (late[self].met) return 2;
   for (size_t i = 0; i < late.size(); ++i) {

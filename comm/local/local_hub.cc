@@ -74,8 +74,8 @@ absl::Status LocalHub::Fail(const FailureNotice& failure,
                             const LocalGroup* group) {
   {
     std::lock_guard lock(mutex_);
-    // Ranks that learn of the first failure leave, for which others, who have
-    // not yet, seem to wait in vain.
+    // Ranks leave when they receive the first failure. Others that have not
+    // received it yet then find that they wait for ranks that will not come.
     if (failure_.has_value()) {
       return group != nullptr && group == failed_group_
                  ? BoundedError(failure_->error)

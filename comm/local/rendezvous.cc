@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint32_t kFailed = 1;
 
-/// Whether a meeting took place between the two epochs.
+/// Returns whether a round was completed between the two epochs.
 bool Met(uint32_t before, uint32_t after) {
   return (before & ~kFailed) != (after & ~kFailed);
 }

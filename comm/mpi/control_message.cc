@@ -16,8 +16,8 @@ namespace {
 
 constexpr int64_t kDataAlignment = 16;
 
-// Values as bytes and back. Both ends are the same program on the same kind of
-// machine, so plain values go as they lie in memory.
+// Conversion of values to bytes and back. Both ends are the same program on the
+// same kind of machine, so plain values are copied as they are in memory.
 
 /// Appends to a string.
 class WireWriter {

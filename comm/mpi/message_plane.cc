@@ -23,8 +23,9 @@ namespace {
 constexpr int64_t kMaxPayloadBytes = 3072;
 /// What a member sends at most in an all-reduce in which all add all.
 constexpr int64_t kMaxDirectBytes = int64_t{1} << 16;
-/// Pieces of data that are moved, and of data that are summed: these lie in
-/// scratch memory, one a rank, and are to be in the cache when they are added.
+/// Sizes of the pieces that are moved, and of those that are summed. The latter
+/// are in scratch memory, one for each rank, and should still be in the cache
+/// when they are added.
 constexpr int64_t kMovedPieceBytes = int64_t{1} << 20;
 constexpr int64_t kSummedPieceBytes = int64_t{1} << 18;
 /// A payload begins with the tag of the sender's messages; data follow, which
@@ -305,7 +306,7 @@ absl::Status MessagePlane::MoveAndReduce(const Collective& collective,
     }
   }
   AddSends(elem_bytes);
-  // All members give as many elements, so either all are payloads or none.
+  // All members give the same number of elements: all are payloads or none.
   const bool is_offered = elems > 0 && (size() == 1 || !offered.empty());
   return transfer_.Run(
       [&] {

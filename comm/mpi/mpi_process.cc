@@ -36,9 +36,9 @@ absl::Status MpiStatus(int code, const char* call) {
 }
 
 constexpr int kControlTag = 0;
-/// The longest sleep, which is also what a lost ring costs.
+/// The longest sleep, which is also what a lost notification costs.
 constexpr std::chrono::milliseconds kLongestSleep(1);
-/// The first sleep where a peer is on another machine and cannot ring.
+/// The first sleep if a peer is on another machine and cannot notify.
 constexpr std::chrono::microseconds kFirstSleepAfar(50);
 
 /// Processes that share memory with this one.
@@ -218,9 +218,10 @@ MpiProcess::MpiProcess() : state_(std::make_unique<State>()) {}
 
 MpiProcess::~MpiProcess() {
   if (!CanBeFinalised()) return;
-  // A process that is lost now is one that nobody watches over any more.
+  // No coordinator watches any more: a process that is lost now is not
+  // reported.
   if (had_part_) {
-    // Also after a job that has failed: who expected that would exit with 0.
+    // Also after a failed job, even if its failure was expected.
     const std::string text =
         absl::StrCat("[rank ", state_->rank, "] MPI did not end within ",
                      absl::FormatDuration(patience_),
@@ -242,7 +243,7 @@ bool MpiProcess::CanBeFinalised() const {
 }
 
 void MpiProcess::Finalise() {
-  // What fails here has nobody to be told.
+  // Errors are ignored, since nothing handles them at exit.
   MPI_Win_free(&state_->bells);
   MPI_Comm_free(&state_->node);
   if (state_->initialised_here) MPI_Finalize();
@@ -307,9 +308,9 @@ absl::Status MpiProcess::Start() {
       MpiStatus(MPI_Initialized(&initialised), "MPI_Initialized"));
   int level = MPI_THREAD_SINGLE;
   if (initialised == 0) {
-    // PMIx would share memory with mpirun, and a lock in it: a process that is
-    // killed with that in hand leaves mpirun waiting for ever. This one asks by
-    // messages.
+    // By default PMIx shares memory, and a lock in it, with mpirun. A process
+    // that is killed while it holds the lock blocks mpirun for ever. "hash"
+    // uses messages instead.
     setenv("PMIX_MCA_gds", "hash", /*overwrite=*/0);
     ListenNowhereOnOneHost();
     CH_RETURN_IF_ERROR(MpiStatus(

@@ -33,11 +33,12 @@ class MpiProcess {
   /// See EndMpi.
   static void End();
 
-  /// A link with messages of its own, made by all processes together: what an
-  /// earlier job has left under way does not reach it.
-  /// \param ranks of the link, from 0 on; 0: all processes. To one that is none
-  ///     of them the link is of no use.
-  /// \param failure not OK once somebody will not come; called again and again.
+  /// Returns a link with messages of its own, made by all processes together.
+  /// Messages that an earlier job has left do not reach it.
+  /// \param ranks of the link, from 0 on; 0: all processes. Other processes
+  /// cannot
+  ///     use the link.
+  /// \param failure called again and again; not OK if a process will not come.
   /// \error kDeadlineExceeded if not all have come within `timeout`; `failure`.
   absl::StatusOr<std::unique_ptr<Link>> Open(
       int ranks, absl::Duration timeout,

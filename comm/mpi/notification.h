@@ -13,10 +13,9 @@ namespace crosshatch::internal {
 /// Wakes a thread of another process, in memory that both share. All zero is a
 /// valid state.
 ///
-/// Whoever notifies has made its messages visible before; whoever sleeps has
-/// looked for messages after Arm. One of the two then sees the other, since
-/// both accesses are sequentially consistent: no notification that matters is
-/// lost.
+/// A thread makes its messages visible before it notifies. A thread polls after
+/// Arm, before it sleeps. One of the two then sees the other, since both
+/// accesses are sequentially consistent: no notification that matters is lost.
 class Notification {
  public:
   /// Any thread of any process.

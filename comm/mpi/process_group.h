@@ -46,7 +46,7 @@ class ProcessGroup final : public ControlGroup {
   /// \param own this rank's message.
   absl::Status ExchangeMessages(Arrivals& rounds, int64_t round,
                                 std::string own, const std::string* gathering);
-  /// Who came and who did not. The lock is held.
+  /// Returns which members have come. The lock is held.
   std::string DescribeMembers(const Arrivals& rounds, int64_t round,
                               const std::string* gathering) const;
   absl::Status CheckMembers(const Fingerprint& fingerprint);

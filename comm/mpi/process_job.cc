@@ -13,8 +13,8 @@ namespace crosshatch::internal {
 namespace {
 
 constexpr int64_t kStays = std::numeric_limits<int64_t>::max();
-/// What Activity waits for the lock, which who waits for messages gives up
-/// every few microseconds.
+/// How long Activity waits for the lock. Threads that wait for messages release
+/// it every few microseconds.
 constexpr std::chrono::milliseconds kLockPatience(500);
 
 absl::flat_hash_map<int, int> MembersByRank(const GroupKey& key) {

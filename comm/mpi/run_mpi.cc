@@ -34,7 +34,7 @@ absl::Status RunMpi(absl::FunctionRef<absl::Status(World&)> fn,
     return result.status;
   }
   process->EndJob(options.job.timeout);
-  // A failed job may have left messages that nobody takes.
+  // A failed job may have left messages that are never received.
   if (result.status.ok()) process->Close(std::move(link));
   return result.status;
 }

@@ -70,8 +70,7 @@ struct NcclMemory {
   size_t bytes = 0;
 };
 
-/// The allocation of a device that `data` lies in; of no bytes where it is
-/// memory of the host.
+/// Returns the device allocation of `data`; for host memory, one of no bytes.
 inline NcclMemory AllocationOf(const void* data) {
 #if defined(CROSSHATCH_CUDA_EMULATION)
   const emulation::MemoryRange range = emulation::AllocationOf(data);

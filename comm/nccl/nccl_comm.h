@@ -50,13 +50,13 @@ class NcclComm {
   NcclComm(const NcclComm&) = delete;
   NcclComm& operator=(const NcclComm&) = delete;
 
-  /// Whether `data` lies in memory of a device. What lies in the host's cannot
-  /// be registered.
+  /// Returns whether `data` is memory of a device. Host memory cannot be
+  /// registered.
   bool IsOfDevice(const void* data);
-  /// What is issued reads or writes these bytes of the device's memory: the
-  /// allocation that they lie in is registered, if it is not yet, so that NCCL
-  /// needs no copy of its own where it can do without.
-  /// \error that it cannot be registered: NCCL wants that of all members of a
+  /// Prepares these bytes of the device's memory for calls. Registers their
+  /// allocation, if it is not registered yet, so that NCCL needs no copy of its
+  /// own.
+  /// \error that it cannot be registered: NCCL needs that of all members of a
   ///     call, or of none.
   absl::Status Use(const void* data, int64_t bytes);
   /// The allocation that begins at `data` goes. Nothing that was issued uses
@@ -84,15 +84,15 @@ class NcclComm {
   };
   struct Registered {
     size_t bytes = 0;
-    /// Null: NCCL was told to register nothing.
+    /// Null: NCCL is set to register nothing.
     void* handle = nullptr;
   };
 
   NcclComm(std::string what, absl::Duration timeout)
       : what_(std::move(what)), timeout_(timeout) {}
 
-  /// Waits for what `result` says is in progress, while `context`, which may
-  /// be null, is not poisoned. The lock is held.
+  /// Waits while `result` is "in progress" and `context`, which may be null, is
+  /// not poisoned. The lock is held.
   absl::Status Settle(std::unique_lock<std::mutex>& lock, ncclResult_t result,
                       const RankContext* context = &RankContext::Current());
   /// With the lock held.

@@ -34,8 +34,8 @@ struct Message {
   int64_t elems = 0;
 };
 
-/// Whether a part can go as it lies, and then by what messages: each of its
-/// runs is one in memory, and of the device.
+/// Returns whether a part can be sent in place, and its messages: each of its
+/// runs is one run of the device's memory.
 bool AreMessages(const Part& part, int64_t elem_bytes, NcclComm& comm,
                  std::vector<Message>& messages) {
   SegmentCursor cursor(*part.list, elem_bytes, part.begin);
@@ -201,8 +201,8 @@ absl::Status NcclDataPlane::Swap(const std::vector<Part>& sends,
   if (comm_ == nullptr) return absl::OkStatus();
   const int64_t elem_bytes = SizeOf(dtype);
   std::vector<Block> scratch;
-  // Packs what does not lie as it is sent. The same part goes to many peers in
-  // an all-gather, and is packed once.
+  // Packs parts that cannot be sent in place. In an all-gather the same part is
+  // sent to many peers, and is packed once.
   std::vector<std::vector<Message>> outgoing(sends.size());
   for (size_t r = 0; r < sends.size(); ++r) {
     if (static_cast<int>(r) == me_ || sends[r].elems == 0) continue;
@@ -447,7 +447,7 @@ absl::Status NcclDataPlane::ByCollective(const Collective& c, Stream& queue) {
     Copy({{.data = data, .run_elems = NumElements(list)}}, list, c.dtype,
          queue);
   };
-  // Lists of all members, which lie behind one another, as one.
+  // Consecutive lists of all members, as one list.
   const auto joined = [&](const SegmentList& first) -> SegmentList {
     return {{.data = SegmentCursor(first, elem_bytes).data(),
              .run_elems = NumElements(first) * size_}};

@@ -12,8 +12,8 @@
 
 namespace crosshatch::internal {
 
-/// One member's end of a group, whose data go by NCCL in the way that
-/// ChooseNcclWay says.
+/// Returns one member's end of a group, whose data NCCL moves as ChooseNcclWay
+/// chooses.
 /// \param context of this rank; outlives what is issued.
 /// \param comm null for a group of one.
 std::unique_ptr<DataPlane> MakeNcclDataPlane(const GroupKey& key, int member,

@@ -38,7 +38,8 @@ std::string PlaceOf(int device) {
   return absl::StrCat("GPU ", bus, " of host ", ThisMachine());
 }
 
-/// Whether this NCCL takes several ranks on a device, and was told to.
+/// Returns whether NCCL supports several ranks on a device, and is set to do
+/// so.
 bool TakesSeveralOnADevice() {
   int version = 0;
   if (ncclGetVersion(&version) != ncclSuccess || version < 23000) return false;
@@ -46,9 +47,10 @@ bool TakesSeveralOnADevice() {
   return told != nullptr && std::string(told) == "1";
 }
 
-/// NCCL has one rank on a device, and says of more that its usage is invalid.
-/// \param told the same on all members: where each is, and then whether its
-///     process takes several there. All decide alike.
+/// Checks that each rank has a device of its own, as NCCL needs it. NCCL itself
+/// would report an invalid usage.
+/// \param told the same on all members: the place of each, and whether its
+///     process supports several ranks there. All members find the same.
 absl::Status CheckPlaces(const GroupKey& key,
                          const std::vector<std::string>& told) {
   const bool takes_several = std::all_of(

@@ -11,8 +11,8 @@ struct NcclOptions {
   /// Sums add ranks 0..n-1 in order, with the bits of `local`. Otherwise those
   /// of NCCL's own collectives have an order of NCCL's.
   bool deterministic = false;
-  /// Of what a rank gives or gets in all, from where on NCCL's own collectives
-  /// are used: they go by rings and trees, which move less and take more steps.
+  /// The bytes that a rank sends or receives in all from which on NCCL's own
+  /// collectives are used. Their rings and trees move less in more steps.
   int64_t least_collective_bytes = int64_t{1} << 18;
 };
 

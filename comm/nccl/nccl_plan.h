@@ -33,7 +33,7 @@ struct NcclCuts {
   /// The runs of each list. Empty for other kinds, and for lists of more runs
   /// than are worth a message each.
   std::vector<std::vector<int64_t>> runs;
-  /// The lists are of one length, and lie behind one another as one run.
+  /// The lists have one length, and are consecutive in memory.
   bool is_consecutive = false;
   /// It stands for all of the plan; 0 where `runs` is empty.
   uint64_t hash = 0;
@@ -41,10 +41,9 @@ struct NcclCuts {
 
 NcclCuts CutsOf(const Collective& collective);
 
-/// Bytes of the device's memory that the summands of the others take on member
-/// `me`, one behind the other, while a sum goes by sends and receives; 0 for
-/// what takes another way. A dry run accounts for them; since it has no
-/// addresses, lists that would lie behind one another count as apart.
+/// Returns the bytes of device memory for the others' summands on member `me`,
+/// if a sum is made by sends and receives; otherwise 0. A dry run accounts for
+/// them. It has no addresses, and takes consecutive lists for separate ones.
 int64_t SummandBytes(const Collective& collective, int size, int me,
                      const NcclOptions& options);
 

@@ -26,9 +26,9 @@ constexpr const char* kVariables[][2] = {
     // With endpoints that report errors UCX uses shared memory only so.
     {"UCX_MM_ERROR_HANDLING", "y"},
     {"UCX_CMA_MEMORY_INVALIDATE", "y"},
-    // A host that cannot be reached keeps nobody waiting in a system call.
+    // A host that cannot be reached blocks no system call.
     {"UCX_TCP_CONN_NB", "y"},
-    // The coordinator finds out who died.
+    // The coordinator finds dead processes.
     {"UCX_TCP_KEEPIDLE", "inf"},
     // Larger than UCX's own: half the time of large messages.
     {"UCX_TCP_TX_SEG_SIZE", "256k"},

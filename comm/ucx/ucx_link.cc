@@ -181,12 +181,12 @@ struct Setting {
   std::string value;
 };
 
-/// What UCX is told before it makes a context, in the absence of variables of
-/// the user's.
+/// Returns the settings of UCX, each of which a variable of the environment
+/// overrides.
 std::vector<Setting> Settings(const std::vector<Place>& places,
                               const std::string& coordinator_host) {
   std::vector<Setting> settings = {
-      // The coordinator finds out who died.
+      // The coordinator finds dead processes.
       {"KEEPALIVE_INTERVAL", "inf"},
       // Up to this size two copies take less time than to agree on one.
       {"RNDV_THRESH", "128k"}};
@@ -231,8 +231,8 @@ class UcxLink final : public Link {
   absl::Status Open(const std::vector<Setting>& settings);
   absl::StatusOr<std::string> Address();
   /// Connects to all peers. UCX 1.13 may end the process if a peer is lost that
-  /// waits for the reply to its request for a connection. A synchronous message
-  /// leaves after that reply has come, so whoever has it has replied.
+  /// waits for the reply to its connection request. A synchronous message is
+  /// sent after that reply has come, so its receiver has replied.
   absl::Status Connect(std::vector<std::string> addresses,
                        absl::Duration timeout,
                        absl::FunctionRef<absl::Status()> failure);

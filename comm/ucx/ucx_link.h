@@ -4,8 +4,8 @@
 
 /// \file
 /// Messages between the processes of a job by UCX: shared memory on one host,
-/// TCP or RDMA between hosts. Nothing here finds out who died: a connection
-/// that broke is an error only if nobody else has failed the job meanwhile.
+/// TCP or RDMA between hosts. A broken connection is an error only if no other
+/// failure of the job is reported meanwhile: the coordinator finds dead ranks.
 
 #include <memory>
 
