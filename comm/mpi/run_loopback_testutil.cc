@@ -17,12 +17,18 @@ void FailureChannelForTest::Report(const FailureNotice& notice) {
 
 absl::Status FailureChannelForTest::loss() const {
   std::lock_guard lock(mutex_);
-  return loss_;
+  for (const FailureNotice& notice : notices_) {
+    if (notice.process_lost || notice.cut_off) return ResultOf(notice);
+  }
+  return absl::OkStatus();
 }
 
 void FailureChannelForTest::OnFailure(Listener listener) {
   std::lock_guard lock(mutex_);
   listener_ = std::move(listener);
+  for (const FailureNotice& notice : notices_) {
+    if (listener_) listener_(notice);
+  }
 }
 
 void FailureChannelForTest::SetActivity(Activity activity) {
@@ -32,7 +38,7 @@ void FailureChannelForTest::SetActivity(Activity activity) {
 
 void FailureChannelForTest::Tell(const FailureNotice& notice) {
   std::lock_guard lock(mutex_);
-  if (notice.process_lost || notice.cut_off) loss_ = notice.error;
+  notices_.push_back(notice);
   if (listener_) listener_(notice);
 }
 

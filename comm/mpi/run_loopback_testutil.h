@@ -42,7 +42,7 @@ class FailureChannelForTest final : public FailureChannel {
   CoordinatorForTest* const coordinator_;
   mutable std::mutex mutex_;
   Listener listener_;
-  absl::Status loss_;
+  std::vector<FailureNotice> notices_;
   std::mutex activity_mutex_;  // An activity may report.
   Activity activity_;
   mutable std::mutex reported_mutex_;
