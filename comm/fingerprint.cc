@@ -168,6 +168,7 @@ void Fingerprint::Assign(const Collective& collective, int64_t new_sequence) {
 }
 
 std::string Describe(const Fingerprint& f) {
+  if (f.sequence < 0) return f.label;
   std::string text =
       absl::StrCat(Name(f.kind), " #", f.sequence, " '", f.label, "'");
   if (f.kind != CollectiveKind::kBarrier) {

@@ -16,8 +16,9 @@
 
 namespace crosshatch {
 
-/// A collective without its memory.
+/// A collective without its memory, or what a group gathers.
 struct Fingerprint {
+  /// Negative for what is gathered, which `label` describes.
   int64_t sequence = 0;
   CollectiveKind kind = CollectiveKind::kBarrier;
   DType dtype = DType::kFloat32;

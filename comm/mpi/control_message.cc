@@ -167,6 +167,12 @@ void ReadFingerprint(const std::string& message, Fingerprint& f) {
   ReadCounts(reader, f.recv);
 }
 
+std::string DescribeMessage(const std::string& message) {
+  Fingerprint fingerprint;
+  ReadFingerprint(message, fingerprint);
+  return Describe(fingerprint);
+}
+
 char* AppendPayload(int64_t bytes, std::string& message) {
   MessageHeader header = HeaderOf(message);
   const auto end = static_cast<int64_t>(message.size());

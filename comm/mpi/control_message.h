@@ -19,7 +19,7 @@ namespace crosshatch::internal {
 enum class MessageKind : uint32_t {
   /// The sender has come to a collective: its fingerprint and payload.
   kAgree,
-  /// The sender has come to a gathering: its blob.
+  /// The sender has come to a gathering: what it gathers, and its blob.
   kGather,
   /// The sender takes no part in this and all later collectives of the group,
   /// and reads no peer's memory for them.
@@ -39,9 +39,9 @@ struct MessageHeader {
   /// The number of the group's round of this kind. kFinished: 1 if the sender
   /// has failed, else 0.
   int64_t round = 0;
-  /// kAgree: bytes of the payload.
+  /// kAgree, kGather: bytes of the payload.
   int64_t data_bytes = 0;
-  /// kAgree: where the payload begins, a multiple of 16.
+  /// Where the payload begins, a multiple of 16.
   int64_t data_at = 0;
 };
 
@@ -54,11 +54,13 @@ void StartMessage(const MessageHeader& header, std::string& message);
 MessageHeader HeaderOf(const std::string& message);
 void SetHeader(const MessageHeader& header, std::string& message);
 
-/// \name kAgree
+/// \name kAgree and kGather
 /// Reading returns what was appended, in memory that it reuses.
 /// @{
 void AppendFingerprint(const Fingerprint& fingerprint, std::string& message);
 void ReadFingerprint(const std::string& message, Fingerprint& fingerprint);
+/// Returns Describe of the fingerprint.
+std::string DescribeMessage(const std::string& message);
 /// Returns room for a payload of `bytes`, aligned, which the header describes.
 char* AppendPayload(int64_t bytes, std::string& message);
 /// @}

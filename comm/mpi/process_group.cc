@@ -20,9 +20,9 @@ ProcessGroup::ProcessGroup(std::shared_ptr<ProcessJob> job,
       description_(Describe(key)),
       fingerprints_(static_cast<size_t>(size())),
       pointers_(static_cast<size_t>(size())) {
-  for (Outgoing* outgoing : {&to_agree_, &to_gather_}) {
-    outgoing->messages.resize(static_cast<size_t>(size()));
-    outgoing->requests.resize(static_cast<size_t>(size()));
+  for (Lane* lane : {&agreements_, &gathers_}) {
+    lane->messages.resize(static_cast<size_t>(size()));
+    lane->requests.resize(static_cast<size_t>(size()));
   }
 }
 
@@ -36,14 +36,17 @@ void ProcessGroup::Bind(Stream& stream) {
 
 absl::Status ProcessGroup::Agree(const Fingerprint& fingerprint,
                                  absl::FunctionRef<void(PayloadRoom)> offer) {
-  std::string own = StartAgreement(fingerprint);
+  std::string own;
+  {
+    const StreamSpan comparing(spans_, "comparing");
+    own = Start(agreements_, fingerprint);
+  }
   offer([this](int member, int64_t bytes) {
     return AppendPayload(bytes,
-                         to_agree_.messages[static_cast<size_t>(member)]);
+                         agreements_.messages[static_cast<size_t>(member)]);
   });
   if (size() > 1) {
-    CH_RETURN_IF_ERROR(
-        ExchangeMessages(group_->collectives, round_, std::move(own), nullptr));
+    CH_RETURN_IF_ERROR(Exchange(agreements_, std::move(own)));
     CH_RETURN_IF_ERROR(CheckMembers(fingerprint));
   }
   if (!is_watched_) return absl::OkStatus();
@@ -52,67 +55,58 @@ absl::Status ProcessGroup::Agree(const Fingerprint& fingerprint,
   return absl::OkStatus();
 }
 
-std::string ProcessGroup::StartAgreement(const Fingerprint& fingerprint) {
-  Close();
-  ++round_;
-  is_open_ = size() > 1;
+void ProcessGroup::Done() {
+  Close(agreements_);
+  ProcessJob::Lock lock = job_->TakeLock();
+  group_->agreements.since.reset();
+  group_->issuing_since.reset();
+}
+
+std::string ProcessGroup::Start(Lane& lane, const Fingerprint& fingerprint) {
+  Close(lane);
+  ++lane.round;
+  lane.is_open = size() > 1;
   std::string own;
-  StartMessage(
-      {.kind = MessageKind::kAgree, .group = group_->id, .round = round_}, own);
-  {
-    const StreamSpan comparing(spans_, "comparing");
-    AppendFingerprint(fingerprint, own);
-  }
+  StartMessage({.kind = lane.kind, .group = group_->id, .round = lane.round},
+               own);
+  AppendFingerprint(fingerprint, own);
   for (int r = 0; r < size(); ++r) {
-    if (r != me()) to_agree_.messages[static_cast<size_t>(r)] = own;
+    if (r != me()) lane.messages[static_cast<size_t>(r)] = own;
   }
   return own;
 }
 
-void ProcessGroup::Done() {
+void ProcessGroup::Close(Lane& lane) {
+  if (!lane.is_open) return;
   ProcessJob::Lock lock = job_->TakeLock();
-  if (is_open_) group_->collectives.Close(round_);
-  is_open_ = false;
-  group_->round_since.reset();
-  group_->issuing_since.reset();
+  lane.rounds.arrivals.Close(lane.round);
+  lane.is_open = false;
 }
 
-void ProcessGroup::Close() {
-  if (!is_open_) return;
-  ProcessJob::Lock lock = job_->TakeLock();
-  group_->collectives.Close(round_);
-  is_open_ = false;
-}
-
-absl::string_view ProcessGroup::Of(int member) const {
-  if (!is_open_ || member == me()) return "";
-  const MessageHeader& header = group_->collectives.header(member, round_);
-  return absl::string_view(group_->collectives.message(member, round_))
+absl::string_view ProcessGroup::PayloadOf(const Lane& lane, int member) const {
+  if (!lane.is_open || member == me()) return "";
+  const Arrivals& arrivals = lane.rounds.arrivals;
+  const MessageHeader& header = arrivals.header(member, lane.round);
+  return absl::string_view(arrivals.message(member, lane.round))
       .substr(static_cast<size_t>(header.data_at),
               static_cast<size_t>(header.data_bytes));
 }
 
-absl::Status ProcessGroup::ExchangeMessages(Arrivals& rounds, int64_t round,
-                                            std::string own,
-                                            const std::string* gathering) {
+absl::Status ProcessGroup::Exchange(Lane& lane, std::string own) {
   const std::vector<int>& ranks = group_->key.world_ranks;
-  Outgoing& outgoing = gathering == nullptr ? to_agree_ : to_gather_;
+  Arrivals& arrivals = lane.rounds.arrivals;
   ProcessJob::Lock lock = job_->TakeLock();
   if (job_->failed()) {
     lock.unlock();
     return job_->failure();
   }
-  if (gathering == nullptr) {
-    job_->BeginRound(*group_, round);
-  } else {
-    job_->BeginGathering(*group_, *gathering);
-  }
-  rounds.File(me(), HeaderOf(own), own);
+  job_->BeginRound(lane.rounds, lane.round);
+  arrivals.File(me(), HeaderOf(own), own);
   for (int i = 1; i < size(); ++i) {
     const int r = (me() + i) % size();
     if (job_->lost(ranks[r]) || !job_->link_error().ok()) continue;
-    job_->RecordLinkError(job_->link().SendControl(
-        ranks[r], outgoing.messages[r], outgoing.requests[r]));
+    job_->RecordLinkError(
+        job_->link().SendControl(ranks[r], lane.messages[r], lane.requests[r]));
   }
   lock.unlock();
   for (int r = 0; r < size(); ++r) {
@@ -126,16 +120,16 @@ absl::Status ProcessGroup::ExchangeMessages(Arrivals& rounds, int64_t round,
   job_->Wait(lock, [&] {
     if (job_->failed()) return true;
     bool sent = true;
-    for (LinkRequest& request : outgoing.requests) {
+    for (LinkRequest& request : lane.requests) {
       if (!request.pending || !job_->link_error().ok()) continue;
       job_->RecordLinkError(job_->link().Test(request));
       sent = sent && !request.pending;
     }
-    if (rounds.AllCame(round)) {
+    if (arrivals.AllCame(lane.round)) {
       if (sent) return true;
     } else {
       for (int r = 0; r < size() && finished < 0; ++r) {
-        if (!rounds.Came(r, round) && job_->finished(ranks[r])) {
+        if (!arrivals.Came(r, lane.round) && job_->finished(ranks[r])) {
           finished = ranks[r];
         }
       }
@@ -143,11 +137,10 @@ absl::Status ProcessGroup::ExchangeMessages(Arrivals& rounds, int64_t round,
     late = job_->RunningTime() > until;
     return late || finished >= 0 || job_->failed();
   });
-  group_->gathering = nullptr;
   absl::Status failure;
   if (!job_->failed()) {
-    if (rounds.AllCame(round) && !late) return absl::OkStatus();
-    const std::string members = DescribeMembers(rounds, round, gathering);
+    if (arrivals.AllCame(lane.round) && !late) return absl::OkStatus();
+    const std::string members = DescribeMembers(lane);
     failure = late ? absl::DeadlineExceededError(absl::StrCat(
                          description_, " timed out after ",
                          absl::FormatDuration(job_->timeout()), ": ", members))
@@ -156,39 +149,31 @@ absl::Status ProcessGroup::ExchangeMessages(Arrivals& rounds, int64_t round,
                          finished, " has finished)"));
   }
   for (int r = 0; r < size(); ++r) {
-    if (!outgoing.requests[r].pending) continue;
-    job_->Adopt(std::move(outgoing.messages[r]), outgoing.requests[r]);
-    outgoing.requests[r] = {};
+    if (!lane.requests[r].pending) continue;
+    job_->Adopt(std::move(lane.messages[r]), lane.requests[r]);
+    lane.requests[r] = {};
   }
   lock.unlock();
   if (!failure.ok()) job_->FailGroup(*group_, failure);
-  if (gathering == nullptr) {
+  if (&lane == &agreements_) {
     lock.lock();
-    job_->LeaveRounds(*group_, round);
+    job_->LeaveRounds(*group_, lane.round);
     lock.unlock();
   }
   return job_->failure();
 }
 
-std::string ProcessGroup::DescribeMembers(const Arrivals& rounds, int64_t round,
-                                          const std::string* gathering) const {
+std::string ProcessGroup::DescribeMembers(const Lane& lane) const {
   std::string came, missing;
   for (int r = 0; r < size(); ++r) {
     const int rank = group_->key.world_ranks[r];
-    if (!rounds.Came(r, round)) {
+    if (!lane.rounds.arrivals.Came(r, lane.round)) {
       absl::StrAppend(&missing, ", rank ", rank, " did not come");
       continue;
     }
-    std::string what;
-    if (gathering != nullptr) {
-      what = *gathering;
-    } else {
-      Fingerprint fingerprint;
-      ReadFingerprint(rounds.message(r, round), fingerprint);
-      what = Describe(fingerprint);
-    }
-    absl::StrAppend(&came, came.empty() ? "" : ", ", "rank ", rank, " came to ",
-                    what);
+    absl::StrAppend(
+        &came, came.empty() ? "" : ", ", "rank ", rank, " came to ",
+        DescribeMessage(lane.rounds.arrivals.message(r, lane.round)));
   }
   return came + missing;
 }
@@ -198,7 +183,8 @@ absl::Status ProcessGroup::CheckMembers(const Fingerprint& fingerprint) {
   for (int r = 0; r < size(); ++r) {
     pointers_[r] = r == me() ? &fingerprint : &fingerprints_[r];
     if (r == me()) continue;
-    ReadFingerprint(group_->collectives.message(r, round_), fingerprints_[r]);
+    ReadFingerprint(group_->agreements.arrivals.message(r, agreements_.round),
+                    fingerprints_[r]);
   }
   const absl::Status agreement =
       CheckAgreement(description_, group_->key.world_ranks, pointers_);
@@ -207,53 +193,32 @@ absl::Status ProcessGroup::CheckMembers(const Fingerprint& fingerprint) {
   return job_->failure();
 }
 
-absl::StatusOr<std::vector<std::string>> ProcessGroup::GatherInOrder(
-    const std::string& blob) {
-  if (size() == 1) return std::vector<std::string>{blob};
-  Fingerprint what;
-  what.label = "the connection of its data plane";
-  std::string own = StartAgreement(what);
-  for (int r = 0; r < size(); ++r) {
-    if (r == me()) continue;
-    char* const data =
-        AppendPayload(static_cast<int64_t>(blob.size()),
-                      to_agree_.messages[static_cast<size_t>(r)]);
-    std::memcpy(data, blob.data(), blob.size());
-  }
-  CH_RETURN_IF_ERROR(
-      ExchangeMessages(group_->collectives, round_, std::move(own), nullptr));
-  std::vector<std::string> blobs;
-  for (int r = 0; r < size(); ++r) {
-    blobs.push_back(r == me() ? blob : std::string(Of(r)));
-  }
-  Close();
-  return blobs;
-}
-
-absl::StatusOr<std::vector<std::string>> ProcessGroup::Gather(
-    std::string blob, const std::string& what) {
+absl::StatusOr<std::vector<std::string>> ProcessGroup::GatherOn(
+    Lane& lane, const std::string& what, const std::string& blob) {
   if (size() == 1) {
     const absl::Status failure = job_->failure();
     if (!failure.ok()) return failure;
-    return std::vector<std::string>{std::move(blob)};
+    return std::vector<std::string>{blob};
   }
-  const int64_t round = next_gathering_++;
-  std::string own;
-  StartMessage(
-      {.kind = MessageKind::kGather, .group = group_->id, .round = round}, own);
-  own += blob;
+  Fingerprint fingerprint;
+  fingerprint.sequence = -1;
+  fingerprint.label = what;
+  std::string own = Start(lane, fingerprint);
   for (int r = 0; r < size(); ++r) {
-    if (r != me()) to_gather_.messages[r] = own;
+    if (r == me()) continue;
+    char* const data = AppendPayload(static_cast<int64_t>(blob.size()),
+                                     lane.messages[static_cast<size_t>(r)]);
+    std::memcpy(data, blob.data(), blob.size());
   }
-  Arrivals& rounds = group_->gathers;
-  CH_RETURN_IF_ERROR(ExchangeMessages(rounds, round, std::move(own), &what));
+  const absl::Status exchanged = Exchange(lane, std::move(own));
   std::vector<std::string> blobs;
-  blobs.reserve(static_cast<size_t>(size()));
-  for (int r = 0; r < size(); ++r) {
-    blobs.push_back(rounds.message(r, round).substr(sizeof(MessageHeader)));
+  for (int r = 0; exchanged.ok() && r < size(); ++r) {
+    blobs.push_back(r == me() ? blob : std::string(PayloadOf(lane, r)));
   }
+  if (exchanged.ok()) Close(lane);
   ProcessJob::Lock lock = job_->TakeLock();
-  rounds.Close(round);
+  lane.rounds.since.reset();
+  if (!exchanged.ok()) return exchanged;
   return blobs;
 }
 

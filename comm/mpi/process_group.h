@@ -26,57 +26,66 @@ class ProcessGroup final : public ControlGroup {
   void Bind(Stream& stream) override;
   absl::Status Agree(const Fingerprint& fingerprint,
                      absl::FunctionRef<void(PayloadRoom)> offer) override;
-  absl::string_view Of(int member) const override;
+  absl::string_view Of(int member) const override {
+    return PayloadOf(agreements_, member);
+  }
   void Done() override;
   absl::StatusOr<std::vector<std::string>> Gather(
-      std::string blob, const std::string& what) override;
+      std::string blob, const std::string& what) override {
+    return GatherOn(gathers_, what, blob);
+  }
   absl::StatusOr<std::vector<std::string>> GatherInOrder(
-      const std::string& blob) override;
+      const std::string& blob) override {
+    return GatherOn(agreements_, "the connection of its data plane", blob);
+  }
   void Watch(std::shared_ptr<DataPlane> plane, bool blocks) override;
   absl::Status Fail(const absl::Status& failure) override;
 
  private:
+  /// Rounds of one kind. One thread at a time uses a lane: what runs the
+  /// stream's tasks for agreements, the rank's thread for gathers.
+  struct Lane {
+    JobGroup::Rounds& rounds;
+    const MessageKind kind;
+    /// The last round, and whether its messages are still used.
+    int64_t round = -1;
+    bool is_open = false;
+    /// In-flight messages, by member.
+    std::vector<std::string> messages = {};
+    std::vector<LinkRequest> requests = {};
+  };
+
   int size() const { return group_->size(); }
   int me() const { return group_->me; }
 
-  /// Begins the next round of collectives; returns this member's message, of
-  /// which to_agree_ has copies.
-  std::string StartAgreement(const Fingerprint& fingerprint);
-  /// Sends the messages of others and waits for theirs.
-  /// \param own this rank's message.
-  absl::Status ExchangeMessages(Arrivals& rounds, int64_t round,
-                                std::string own, const std::string* gathering);
+  /// Begins the next round; returns this member's message, of which the lane
+  /// has copies for the others.
+  std::string Start(Lane& lane, const Fingerprint& fingerprint);
+  /// Sends the lane's messages, and waits for those of the others.
+  /// \param own this member's message.
+  absl::Status Exchange(Lane& lane, std::string own);
+  /// Drops the messages of the last round.
+  void Close(Lane& lane);
+  absl::string_view PayloadOf(const Lane& lane, int member) const;
+  absl::StatusOr<std::vector<std::string>> GatherOn(Lane& lane,
+                                                    const std::string& what,
+                                                    const std::string& blob);
   /// Returns which members have come. The lock is held.
-  std::string DescribeMembers(const Arrivals& rounds, int64_t round,
-                              const std::string* gathering) const;
+  std::string DescribeMembers(const Lane& lane) const;
   absl::Status CheckMembers(const Fingerprint& fingerprint);
-  /// Gives up the messages of the last round.
-  void Close();
 
   const std::shared_ptr<ProcessJob> job_;
   RankContext& context_;
   const std::shared_ptr<JobGroup> group_;
   const std::string description_;
+  Lane agreements_{group_->agreements, MessageKind::kAgree};
+  Lane gathers_{group_->gathers, MessageKind::kGather};
 
   // What runs the stream's tasks alone uses these.
   SpanRow spans_;
-  /// The last round of collectives, and whether its messages are still used.
-  int64_t round_ = -1;
-  bool is_open_ = false;
   bool is_watched_ = false;
   std::vector<Fingerprint> fingerprints_;
   std::vector<const Fingerprint*> pointers_;
-
-  // The rank's thread alone uses it.
-  int64_t next_gathering_ = 0;
-
-  /// Notes on their way, by member, of collectives and of gatherings.
-  struct Outgoing {
-    std::vector<std::string> messages;
-    std::vector<LinkRequest> requests;
-  };
-  Outgoing to_agree_;
-  Outgoing to_gather_;
 };
 
 /// The control plane of a rank that is a process.

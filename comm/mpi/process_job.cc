@@ -43,7 +43,7 @@ JobGroup::JobGroup(const GroupKey& group_key, int member)
       me(member),
       id(GroupId(key)),
       member_of(MembersByRank(key)),
-      collectives(key.size()),
+      agreements(key.size()),
       gathers(key.size()),
       left(static_cast<size_t>(key.size()), kStays) {}
 
@@ -205,8 +205,8 @@ void ProcessJob::CheckIdle() {
   }
   const bool waits =
       std::any_of(groups_.begin(), groups_.end(), [](const auto& entry) {
-        return entry.second->round_since.has_value() ||
-               entry.second->gathering != nullptr;
+        return entry.second->agreements.since.has_value() ||
+               entry.second->gathers.since.has_value();
       });
   const absl::Duration now = RunningTime();
   if (!idle_since_.has_value() || waits || idle_turns_ != turns_) {
@@ -245,10 +245,8 @@ void ProcessJob::WatchPlanes() {
       continue;
     }
     late = moved.group;
-    Fingerprint fingerprint;
-    ReadFingerprint(group.collectives.message(group.me, group.round),
-                    fingerprint);
-    what = Describe(fingerprint);
+    what = DescribeMessage(
+        group.agreements.arrivals.message(group.me, group.agreements.round));
   }
   lock.unlock();
   if (late != nullptr && !has_failed) {
@@ -319,17 +317,10 @@ void ProcessJob::LeaveRounds(JobGroup& group, int64_t round) {
   }
 }
 
-void ProcessJob::BeginRound(JobGroup& group, int64_t round) {
-  group.round = round;
-  group.round_since = Clock::now();
-  group.turn = ++turns_;
-}
-
-void ProcessJob::BeginGathering(JobGroup& group, const std::string& what) {
-  group.gathering = &what;
-  group.gathering_since = Clock::now();
-  group.last_gathering = what;
-  group.gathering_turn = ++turns_;
+void ProcessJob::BeginRound(JobGroup::Rounds& rounds, int64_t round) {
+  rounds.round = round;
+  rounds.since = Clock::now();
+  rounds.turn = ++turns_;
 }
 
 void ProcessJob::RecordLinkError(const absl::Status& error) {
@@ -403,10 +394,10 @@ void ProcessJob::DeliverToGroup(int from, const MessageHeader& header,
   const int member = group.MemberOf(from);
   switch (header.kind) {
     case MessageKind::kAgree:
-      group.collectives.File(member, header, message);
+      group.agreements.arrivals.File(member, header, message);
       break;
     case MessageKind::kGather:
-      group.gathers.File(member, header, message);
+      group.gathers.arrivals.File(member, header, message);
       break;
     default:
       group.left[static_cast<size_t>(member)] = header.round;
@@ -508,34 +499,28 @@ std::string ProcessJob::ActivityLocked() const {
   const auto add = [&](const auto&... parts) {
     absl::StrAppend(&text, text.empty() ? "" : "; ", parts...);
   };
-  const JobGroup* last = nullptr;
-  int64_t last_turn = 0;
+  const auto describe = [](const JobGroup& group,
+                           const JobGroup::Rounds& rounds) {
+    return absl::StrCat(
+        DescribeMessage(rounds.arrivals.message(group.me, rounds.round)),
+        " of ", Describe(group.key));
+  };
+  const JobGroup* last_group = nullptr;
+  const JobGroup::Rounds* last = nullptr;
   for (const auto& [id, group] : groups_) {
-    const std::string name = Describe(group->key);
-    if (group->gathering != nullptr) {
-      add("in ", *group->gathering, " of ", name, For(group->gathering_since));
+    for (const auto* rounds : {&group->gathers, &group->agreements}) {
+      if (rounds->turn > (last == nullptr ? 0 : last->turn)) {
+        last = rounds;
+        last_group = group.get();
+      }
+      if (!rounds->since.has_value()) continue;
+      add("in ", describe(*group, *rounds), For(*rounds->since));
     }
-    if (std::max(group->turn, group->gathering_turn) > last_turn) {
-      last = group.get();
-      last_turn = std::max(group->turn, group->gathering_turn);
-    }
-    if (!group->round_since.has_value()) continue;
-    Fingerprint fingerprint;
-    ReadFingerprint(group->collectives.message(group->me, group->round),
-                    fingerprint);
-    add("in ", Describe(fingerprint), " of ", name, For(*group->round_since));
   }
   if (!text.empty()) return text;
   if (function_returned_) return "finished";
   if (last == nullptr) return "before its first collective";
-  std::string what = last->last_gathering;
-  if (last->turn > last->gathering_turn) {
-    Fingerprint fingerprint;
-    ReadFingerprint(last->collectives.message(last->me, last->round),
-                    fingerprint);
-    what = Describe(fingerprint);
-  }
-  return absl::StrCat("computing, after ", what, " of ", Describe(last->key));
+  return "computing, after " + describe(*last_group, *last);
 }
 
 }  // namespace crosshatch::internal

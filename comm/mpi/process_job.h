@@ -49,25 +49,24 @@ struct JobGroup {
   const int me;
   const uint64_t id;
   const absl::flat_hash_map<int, int> member_of;
-  /// Messages kAgree and kGather.
-  Arrivals collectives;
-  Arrivals gathers;
-  /// The first round of each member in which it takes no part.
+  /// The rounds of one kind.
+  struct Rounds {
+    explicit Rounds(int members) : arrivals(members) {}
+    Arrivals arrivals;
+    /// The round that this process is in, or the last one.
+    int64_t round = -1;
+    /// When this process came to it; empty once it has left it.
+    std::optional<Clock::time_point> since;
+    /// Counts the rounds of all groups.
+    int64_t turn = 0;
+  };
+  Rounds agreements;
+  Rounds gathers;
+  /// The first agreement of each member in which it takes no part.
   std::vector<int64_t> left;
 
-  /// The collective that this process is in, or the last one.
-  int64_t round = -1;
-  std::optional<Clock::time_point> round_since;
-  /// Counts the collectives and gatherings of all groups.
-  int64_t turn = 0;
   /// When a data plane began to move host memory, as ProcessJob::RunningTime.
   std::optional<absl::Duration> issuing_since;
-  /// Describes what is gathered now; null if nothing is.
-  const std::string* gathering = nullptr;
-  Clock::time_point gathering_since;
-  /// Describes what is gathered now or was last.
-  std::string last_gathering;
-  int64_t gathering_turn = 0;
 };
 
 /// Where a stream's spans are written. The pointers outlive it.
@@ -187,13 +186,11 @@ class ProcessJob {
   void Post(int to, const std::string& message);
   /// Keeps an in-flight message whose sender does not wait for it.
   void Adopt(std::string message, LinkRequest request);
-  /// Informs the group that this process takes no part in `round` and later
-  /// ones, and reads no peer's memory for them.
+  /// Informs the group that this process takes no part in agreement `round` and
+  /// later ones, and reads no peer's memory for them.
   void LeaveRounds(JobGroup& group, int64_t round);
-  /// Begins the group's `round`.
-  void BeginRound(JobGroup& group, int64_t round);
-  /// Begins to gather `what`, which lives until `gathering` is null again.
-  void BeginGathering(JobGroup& group, const std::string& what);
+  /// Begins a round of a group.
+  void BeginRound(JobGroup::Rounds& rounds, int64_t round);
   /// Records the first error of the link, which ends this rank.
   void RecordLinkError(const absl::Status& error);
   const absl::Status& link_error() const { return link_error_; }

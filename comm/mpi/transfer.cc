@@ -206,11 +206,11 @@ std::string Transfer::Awaited(const std::vector<Piece>& pieces) const {
     ranks.push_back(
         absl::StrCat("rank ", group_.key.world_ranks[piece.flow->member]));
   }
-  Fingerprint fingerprint;
-  ReadFingerprint(group_.collectives.message(group_.me, group_.round),
-                  fingerprint);
-  return absl::StrCat(absl::StrJoin(ranks, ", "), " came to ",
-                      Describe(fingerprint), " and moved no data since");
+  const JobGroup::Rounds& rounds = group_.agreements;
+  return absl::StrCat(
+      absl::StrJoin(ranks, ", "), " came to ",
+      DescribeMessage(rounds.arrivals.message(group_.me, rounds.round)),
+      " and moved no data since");
 }
 
 void Transfer::NotifySenders(const Round& round) {
@@ -220,7 +220,7 @@ void Transfer::NotifySenders(const Round& round) {
 }
 
 bool Transfer::Gone(int member) const {
-  return group_.left[static_cast<size_t>(member)] <= group_.round ||
+  return group_.left[static_cast<size_t>(member)] <= group_.agreements.round ||
          job_.lost(group_.key.world_ranks[member]);
 }
 
@@ -264,7 +264,7 @@ absl::Status Transfer::Abandon() {
       });
     };
     wait(/*for_sends=*/false);
-    job_.LeaveRounds(group_, group_.round);
+    job_.LeaveRounds(group_, group_.agreements.round);
     wait(/*for_sends=*/true);
     // Who left did so because the job had failed; its news may be on its way.
     job_.Wait(lock, [&] { return job_.failed() || is_late(); });
