@@ -352,7 +352,7 @@ TEST_F(CommunicatorTest, ExchangeGivesTheBlobsOfAll) {
 }
 
 TEST_F(CommunicatorTest, ExchangesOfDifferentLabelsFailTheGroup) {
-  // Rank 2 speaks first; the engine hands its letter on.
+  // Rank 2's message comes first; the control plane returns it.
   ASSERT_TRUE(comm_.Exchange("its", "shapes").ok());
   recording_.blobs = {recording_.letters.back()};
   const absl::Status status = comm_.Exchange("mine", "sizes").status();

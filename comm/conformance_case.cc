@@ -102,7 +102,7 @@ double Value(const CollectiveCase& c, int rank, int list, int64_t i) {
   return 1 + static_cast<double>((hash >> 8) % 3);
 }
 
-/// Rank 0's value combined with rank 1's, and so on, as the contract says.
+/// Returns rank 0's value combined with rank 1's, and so on, in that order.
 template <typename T>
 T Combine(ReduceOp op, const std::vector<double>& values) {
   T result = static_cast<T>(values[0]);

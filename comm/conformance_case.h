@@ -17,7 +17,7 @@
 
 namespace crosshatch::internal {
 
-/// How lists lie in memory.
+/// The memory layout of lists.
 enum class ListLayout {
   kContiguous,
   /// Cut into segments, some of them empty, in no order of addresses.
@@ -57,9 +57,9 @@ class CollectiveRun {
   CollectiveRun(CollectiveRun&&) noexcept;
 
   absl::Status Issue(Stream& stream);
-  /// Compares what has been received with the expectation, and what lies
-  /// between the lists with what was there before. The stream has passed it.
-  /// A dry run has nothing to compare.
+  /// Compares the received data with the expectation, and the memory between
+  /// the lists with its earlier contents. The stream has passed the collective.
+  /// A dry run compares nothing.
   absl::Status Check() const;
 
  private:

@@ -347,7 +347,7 @@ absl::Status UsesTwoStreams(const ConformanceEngine& engine, World& world) {
 std::vector<ContractTest> ContractTests(
     std::shared_ptr<const ConformanceEngine> engine, int ranks) {
   std::vector<ContractTest> tests;
-  /// \param failure what the job ends with says; empty for success.
+  /// \param failure part of the job's error; empty for success.
   const auto add = [&](const std::string& name, Body body,
                        const std::string& failure = "") {
     tests.push_back(

@@ -102,7 +102,7 @@ absl::Status IssueLabelled(ConformanceRank& rank, const std::string& label) {
   return Barrier(rank.comm(), rank.stream(), label);
 }
 
-/// Waits, as one who never issues anything would, until the group has failed.
+/// Waits, without issuing anything, until the group has failed.
 absl::Status SleepUntilPoisoned(World& world) {
   while (!world.context().poisoned()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));

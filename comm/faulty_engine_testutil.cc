@@ -23,8 +23,8 @@ bool Shorten(absl::InlinedVector<int64_t, 4>& counts) {
   return false;
 }
 
-/// A collective that differs in what `kind` says, or in its label where it has
-/// no such part.
+/// Returns a fingerprint with the difference `kind`, or with another label if
+/// the collective has no such part.
 Fingerprint Changed(Fingerprint f, Kind kind) {
   switch (kind) {
     case Kind::kOtherKind:

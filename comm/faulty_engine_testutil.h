@@ -65,7 +65,7 @@ struct GroupTraffic {
   int64_t exchanges = 0;
 };
 
-/// Every mistake that is an error says "planted". A World can be made of it in
+/// Each injected error has "planted" in its text. A World can be made of it in
 /// the place of both planes.
 class FaultyEngine final : public ControlPlane, public DataPlanes {
  public:

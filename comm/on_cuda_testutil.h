@@ -17,9 +17,8 @@ namespace crosshatch {
 /// JobOptions::backends. Ends the test where there are fewer devices.
 std::vector<const DeviceBackend*> OnCuda(int ranks, int devices);
 
-/// Sees to it that there are `devices` devices, at most 8, if they are
-/// emulated: called before anything else asks for one. \returns how many there
-/// are.
+/// Makes `devices` devices, at most 8, if they are emulated. Called before any
+/// other use of devices. \returns the number of devices.
 int HaveCudaDevices(int devices);
 
 /// Copies between memory of the host and that of devices, whichever is on which

@@ -59,8 +59,8 @@ int Reach(const char* address, int port) {
   return failed;
 }
 
-/// Returns when all ranks have joined, of whom one may fail the job then: who
-/// has not would be told so in place of a start.
+/// Waits until all ranks have joined. If one fails the job earlier, ranks that
+/// have not joined receive the failure instead of a start.
 void AwaitAll(CoordinationClient& client) {
   client.Gather("started", "", absl::Seconds(60)).status().IgnoreError();
 }
@@ -376,7 +376,7 @@ TEST(CoordinationTest, WhoDoesNotComeBackIsEnded) {
   (*client)->Leave().IgnoreError();
 }
 
-/// What is printed may block, as where nobody reads a pipe.
+/// Printing may block, as when no process reads a pipe.
 TEST(CoordinationTest, WhoDoesNotComeBackIsEndedWhateverIsBlocked) {
   Job job(1);
   std::promise<void> ended;

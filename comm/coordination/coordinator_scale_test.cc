@@ -116,7 +116,7 @@ class LargeJob {
   bool came_ = false;
 };
 
-// What docs/scale.md says of the coordinator, for as many ranks as it says.
+// The numbers of docs/scale.md about the coordinator.
 TEST(CoordinatorScaleTest, WhatItSaysGrowsInProportionToTheRanks) {
   std::printf("%6s %14s %6s %6s %11s %8s\n", "ranks", "", "in", "out",
               "bytes out", "largest");

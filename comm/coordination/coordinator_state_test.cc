@@ -319,7 +319,7 @@ TEST(CoordinatorStateTest, RanksThatDoNotComeAreNamed) {
   job.Break(2);
   job.state().OnBroken(50, job.Now());
   EXPECT_FALSE(job.state().is_deserted());
-  // Rank 0 is here, and done once it says so.
+  // Rank 0 is in this process, and done once it has said goodbye.
   job.Goodbye(0);
   job.state().OnBroken(51, job.Now());
   EXPECT_TRUE(job.state().is_deserted());

@@ -154,7 +154,7 @@ TEST(LocalHubTest, NamesTheGroupThatKeepsTheOthersWaiting) {
             "waits: rank 2 came to the weights, rank 0 did not come");
 }
 
-// A process that was stopped, for an hour say, has kept nobody waiting.
+/// A process that was stopped for an hour, say, has kept no rank waiting.
 TEST(LocalHubTest, TimeInWhichTheProcessStoodStillDoesNotCount) {
   Job job(2);
   const auto group = job.Group("all", {0, 1});
@@ -203,7 +203,7 @@ TEST(LateWaitTest, TheRootIsTheWaitThatNoOtherExplains) {
   EXPECT_EQ(RootOf({Wait("a", 3, {2}, {0}), Wait("b", 8, {3}, {1})}), 1u);
   // A cycle of ranks, whose streams the waits do not know.
   EXPECT_EQ(RootOf({Wait("a", 3, {1}, {0}), Wait("b", 8, {0}, {1})}), 1u);
-  // Those that have met wait for nobody else.
+  // Those that have met wait for no other member.
   EXPECT_EQ(RootOf({Wait("a", 9, {2}, {3}), Wait("b", 6, {}, {1}, true),
                     Wait("c", 8, {1}, {2})}),
             1u);

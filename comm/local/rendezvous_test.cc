@@ -75,8 +75,8 @@ TEST(ThreadBarrier, NobodyLeavesBeforeAllHaveCome) {
   EXPECT_FALSE(early);
 }
 
-// Who left for it seems to keep the others waiting, which is not what they are
-// to be told.
+// A member that left because of it seems to keep the others waiting, but that
+// is not their error.
 TEST(Rendezvous, MembersAreToldOfWhatFailedBefore) {
   Party party(2);
   party.failed_before = absl::InternalError("the first");

@@ -29,7 +29,7 @@ struct LoopbackOptions {
   int64_t eager_bytes = 64;
   /// Not 0: messages are found late, by a seeded choice.
   uint64_t delay_seed = 0;
-  /// Ranks from here on are on another machine: nobody rings there.
+  /// Ranks from here on are on another machine and cannot be notified.
   int num_near = 1 << 30;
   /// This rank is lost when it first sends data.
   int dies_at_first_send = -1;

@@ -96,7 +96,7 @@ std::vector<Case> Cases() {
         if (op == ReduceOp::kAvg && !floats) continue;
         for (double scale : {1.0, 0.3}) {
           if (scale != 1.0 && !floats) continue;
-          // With a note, in one piece, and in many.
+          // As a payload, in one piece, and in many.
           for (int64_t count : {0, 1, 7, 1009, 100003}) {
             if (count > 10000 && op != ReduceOp::kSum) continue;
             cases.push_back({kind, dtype, op, scale, count, count == 1009});

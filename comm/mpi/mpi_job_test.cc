@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What only real processes show: waiting without a core, collectives beside
-// computing, messages of MPI's own.
+// Tests that need real processes: waiting without a core, collectives while the
+// rank computes, MPI's own messages.
 
 #include <sys/resource.h>
 
@@ -102,7 +102,7 @@ TEST(MpiJobTest, DataBeyondOneMessage) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
-/// Notes that MPI does not send before the receiver asks for them.
+/// Control messages that MPI does not send before the receiver is ready.
 TEST(MpiJobTest, LabelsAndBlobsOfAnyLength) {
   const absl::Status status = RunMpi([&](World& world) -> absl::Status {
     CH_ASSIGN_OR_RETURN(auto comm, Everybody(world));

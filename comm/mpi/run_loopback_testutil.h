@@ -22,8 +22,7 @@ class CoordinatorForTest;
 /// A channel whose other end is the test.
 class FailureChannelForTest final : public FailureChannel {
  public:
-  /// \param coordinator gets what is reported; null: nobody does. Outlives
-  /// this.
+  /// \param coordinator receives what is reported; may be null. Outlives this.
   explicit FailureChannelForTest(CoordinatorForTest* coordinator = nullptr)
       : coordinator_(coordinator) {}
 
@@ -32,9 +31,9 @@ class FailureChannelForTest final : public FailureChannel {
   void OnFailure(Listener listener) override;
   void SetActivity(Activity activity) override;
 
-  /// Acts as if another process had said so.
+  /// Delivers `notice` as if the coordinator had sent it.
   void Tell(const FailureNotice& notice);
-  /// What the rank does; empty if it cannot be asked.
+  /// Returns what the rank does; empty without a rank.
   std::string Ask();
   std::vector<FailureNotice> reported() const;
 
@@ -49,7 +48,7 @@ class FailureChannelForTest final : public FailureChannel {
   std::vector<FailureNotice> reported_;
 };
 
-/// The channels of a job. What one of them reports first, all ranks are told.
+/// The channels of a job. All receive the first failure that one reports.
 class CoordinatorForTest {
  public:
   explicit CoordinatorForTest(int ranks);
@@ -68,7 +67,7 @@ class CoordinatorForTest {
 /// Runs `fn` as the engine of processes does, each process a thread of this
 /// one, and returns what each of them returned.
 /// \param options of each rank, given its number.
-/// \param returned told of each rank that has returned.
+/// \param returned called for each rank that has returned.
 std::vector<ProcessResult> RunLoopback(
     LoopbackWire& wire, int ranks, absl::FunctionRef<absl::Status(World&)> fn,
     absl::FunctionRef<MpiOptions(int rank)> options,

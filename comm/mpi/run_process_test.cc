@@ -64,8 +64,8 @@ ConformanceEngine EngineOn(const std::string& name,
 const bool registered =
     RegisterCommunicatorConformanceTests(
         EngineOn("Loopback", {}, int64_t{1} << 30, {1, 3, 5})) &&
-    // Whatever is longer than half a kilobyte goes in many messages, late, and
-    // the last rank cannot be rung.
+    // Data of more than half a kilobyte are sent in many messages, late, and
+    // the last rank cannot be notified.
     RegisterCommunicatorConformanceTests(
         EngineOn("LateLoopback", {.delay_seed = 1, .num_near = 2}, 512, {3}));
 
@@ -108,8 +108,8 @@ TEST(RunProcessTest, RefusesWhatCannotBe) {
   EXPECT_TRUE(CheckOptions({}).ok());
 }
 
-/// Rank 2 is lost when all have agreed and data move: those that wait for its
-/// data, and to be read by it, are released once they are told.
+/// Rank 2 is lost when all have agreed and data move. Ranks that wait for its
+/// data, or for it to read theirs, are released by the coordinator's report.
 TEST(RunProcessTest, ALostProcessReleasesThoseThatMoveData) {
   LoopbackWire wire({.size = 3, .dies_at_first_send = 2});
   FailureChannelForTest channels[3];
@@ -170,7 +170,7 @@ TEST(RunProcessTest, WithoutAChannelALostProcessIsMissedAfterTheTimeout) {
   EXPECT_THAT(results[2].status.ToString(), HasSubstr("this end is cut off"));
 }
 
-/// The link cannot tell of its own error, and its rank takes its time.
+/// The link cannot report its own error, and its rank takes its time.
 TEST(RunProcessTest, AnErrorOfTheLinkIsToldWhileItsRankGoesOn) {
   LoopbackWire wire({.size = 2, .dies_at_first_send = 1});
   FailureChannelForTest channels[2];
@@ -350,8 +350,8 @@ TEST(RunProcessTest, OfTwoFailuresTheCoordinatorsIsTheJobs) {
   }
 }
 
-/// Rank 0 and 2 move data already when rank 1, which lacks a message, hears of
-/// its own failure: it leaves, and they too, when nobody reads them any more.
+/// Ranks 0 and 2 move data already when rank 1, which lacks a message, fails.
+/// It leaves, and they leave, too, when no member reads their memory any more.
 TEST(RunProcessTest, AMemberThatLeavesReleasesThoseThatMoveData) {
   LoopbackWire wire({.size = 3});
   wire.Hold(2, 1);
@@ -380,8 +380,8 @@ TEST(RunProcessTest, AMemberThatLeavesReleasesThoseThatMoveData) {
   EXPECT_TRUE(channels[0].reported().empty());
 }
 
-/// A rank that waits for nothing hears of a failure too, and one that does not
-/// come back keeps the others no longer than the timeout.
+/// A rank that waits for nothing receives a failure, too. One that does not
+/// return keeps the others no longer than the timeout.
 TEST(RunProcessTest, ARankThatDoesNotComeBackIsLeftBehind) {
   constexpr absl::Duration kTimeout = absl::Milliseconds(200);
   LoopbackWire wire({.size = 2});
@@ -657,7 +657,7 @@ TEST(RunProcessTest, TracesShowWhatComparingTakes) {
         return MpiOptions{.job = {.sinks = {&wanted, &unwanted}}};
       });
   EXPECT_TRUE(results[0].status.ok()) << results[0].status;
-  // What it says of itself, and what it makes of what the others say.
+  // Writing its own fingerprint, and comparing those of the others.
   EXPECT_THAT(wanted.spans(),
               ElementsAre("+ collective all_gather all on comm",
                           "+ comparing  on comm", "- comparing  on comm",
@@ -666,8 +666,8 @@ TEST(RunProcessTest, TracesShowWhatComparingTakes) {
   EXPECT_THAT(unwanted.spans(), IsEmpty());
 }
 
-/// Two columns of four, packed by who sends them and unpacked by who gets them;
-/// and what lies in one run on both sides.
+/// Two columns of four, packed by the sender and unpacked by the receiver; and
+/// one run on both sides.
 TEST(RunProcessTest, TracesShowWhatPackingTakes) {
   constexpr int64_t kRows = 1000;
   for (const bool strided : {true, false}) {

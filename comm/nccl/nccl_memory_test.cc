@@ -22,8 +22,7 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kCount = 257;
 
-// What goes through NCCL lies in memory that it knows, which is taken back
-// before the memory goes.
+// Memory that NCCL moves is registered, and deregistered before it is freed.
 TEST(NcclMemoryTest, RegistersWhatItMoves) {
   const emulation::NcclCounts before = emulation::CountsOfNccl();
   const auto steps = [](World& world) -> absl::Status {
@@ -58,8 +57,8 @@ TEST(NcclMemoryTest, RegistersWhatItMoves) {
   EXPECT_EQ(emulation::CountsOfNccl().unregistered, before.unregistered);
 }
 
-// A device that is full gets back what is free. NCCL forgets that before it
-// goes, and what comes to lie there is registered anew.
+// A full device frees unused memory. NCCL deregisters it first, and registers
+// new memory at its place.
 TEST(NcclMemoryTest, ForgetsMemoryThatGoesBack) {
   const emulation::NcclCounts before = emulation::CountsOfNccl();
   constexpr int64_t kMiB = int64_t{1} << 20;
@@ -77,8 +76,8 @@ TEST(NcclMemoryTest, ForgetsMemoryThatGoesBack) {
                 std::vector<float>(static_cast<size_t>(count), 3));
       return absl::OkStatus();
     };
-    // Of 1024 MiB the second has no place beside the first, which is free, and
-    // the third none beside the second.
+    // In 1024 MiB the second does not fit next to the first, which is free, nor
+    // the third next to the second.
     for (const int64_t mib : {640, 768, 448}) {
       CH_RETURN_IF_ERROR(sum(kCount));
       CH_RETURN_IF_ERROR(sum(3 * kCount));

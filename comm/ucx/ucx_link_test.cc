@@ -511,7 +511,7 @@ TEST(UcxPlaceTest, ProcessesOfDifferentUsersExchangeData) {
             std::vector<int>(2, 0));
 }
 
-/// No coordinator says who it was.
+/// No coordinator names the dead process.
 TEST(UcxPlaceTest, AConnectionThatBreaksIsAnErrorAfterAWhile) {
   setenv("UCX_TLS", "self,tcp", /*overwrite=*/1);
   const auto run = [](std::unique_ptr<Link> link) -> absl::Status {
