@@ -29,27 +29,28 @@ SegmentList Piece(const void* data, int64_t index, int64_t count, DType dtype) {
   return Contiguous(begin, count);
 }
 
-/// What a rank says in an exchange: its label, then its blob.
-std::string Letter(const std::string& label, const std::string& blob) {
+/// Returns a framed message of an exchange: the label, then the blob.
+std::string Frame(const std::string& label, const std::string& blob) {
   const uint64_t length = label.size();
-  std::string letter(sizeof(length), '\0');
-  std::memcpy(letter.data(), &length, sizeof(length));
-  absl::StrAppend(&letter, label, blob);
-  return letter;
+  std::string framed(sizeof(length), '\0');
+  std::memcpy(framed.data(), &length, sizeof(length));
+  absl::StrAppend(&framed, label, blob);
+  return framed;
 }
 
-struct LetterParts {
+struct Framed {
   std::string label;
   std::string blob;
 };
 
-LetterParts Open(const std::string& letter) {
+Framed Unframe(const std::string& framed) {
   uint64_t length = 0;
-  CH_CHECK(letter.size() >= sizeof(length)) << "a letter without a label";
-  std::memcpy(&length, letter.data(), sizeof(length));
-  CH_CHECK(letter.size() - sizeof(length) >= length) << "a letter cut short";
-  return {letter.substr(sizeof(length), length),
-          letter.substr(sizeof(length) + length)};
+  CH_CHECK(framed.size() >= sizeof(length)) << "a message without a label";
+  std::memcpy(&length, framed.data(), sizeof(length));
+  CH_CHECK(framed.size() - sizeof(length) >= length)
+      << "a message is cut short";
+  return {framed.substr(sizeof(length), length),
+          framed.substr(sizeof(length) + length)};
 }
 
 }  // namespace
@@ -144,7 +145,7 @@ absl::StatusOr<std::vector<std::string>> Communicator::Exchange(
     return context_.status();
   }
   absl::StatusOr<std::vector<std::string>> blobs = control_->Gather(
-      Letter(label, blob), absl::StrCat("exchange '", label, "'"));
+      Frame(label, blob), absl::StrCat("exchange '", label, "'"));
   if (!blobs.ok()) {
     context_.Poison(blobs.status());
     return blobs;
@@ -152,7 +153,7 @@ absl::StatusOr<std::vector<std::string>> Communicator::Exchange(
   // All members have the same blobs, and so find the same difference.
   std::string first;
   for (int r = 0; r < size(); ++r) {
-    LetterParts parts = Open((*blobs)[r]);
+    Framed parts = Unframe((*blobs)[r]);
     (*blobs)[r] = std::move(parts.blob);
     if (r == 0) first = std::move(parts.label);
     if (r == 0 || parts.label == first) continue;

@@ -26,7 +26,7 @@ struct Recording {
   std::vector<Collective> run;
   std::vector<Fingerprint> fingerprints;
   std::vector<std::string> gathered;
-  std::vector<std::string> letters;
+  std::vector<std::string> framed;
   std::vector<std::string> connecting;
   std::vector<std::string> offered;
   int watched = 0;
@@ -56,7 +56,7 @@ class RecordingGroup final : public ControlGroup {
   absl::StatusOr<std::vector<std::string>> Gather(
       std::string blob, const std::string& what) override {
     recording_.gathered.push_back(what);
-    recording_.letters.push_back(blob);
+    recording_.framed.push_back(blob);
     if (!recording_.result.ok()) return recording_.result;
     std::vector<std::string> blobs = recording_.blobs;
     blobs.resize(static_cast<size_t>(size_), blob);
@@ -354,7 +354,7 @@ TEST_F(CommunicatorTest, ExchangeGivesTheBlobsOfAll) {
 TEST_F(CommunicatorTest, ExchangesOfDifferentLabelsFailTheGroup) {
   // Rank 2's message comes first; the control plane returns it.
   ASSERT_TRUE(comm_.Exchange("its", "shapes").ok());
-  recording_.blobs = {recording_.letters.back()};
+  recording_.blobs = {recording_.framed.back()};
   const absl::Status status = comm_.Exchange("mine", "sizes").status();
   EXPECT_EQ(status, absl::FailedPreconditionError(
                         "ranks of group 'tp' (ranks 2, 4, 6) disagree: rank 2 "

@@ -36,13 +36,13 @@ void FailureChannelForTest::SetActivity(Activity activity) {
   activity_ = std::move(activity);
 }
 
-void FailureChannelForTest::Tell(const FailureNotice& notice) {
+void FailureChannelForTest::Deliver(const FailureNotice& notice) {
   std::lock_guard lock(mutex_);
   notices_.push_back(notice);
   if (listener_) listener_(notice);
 }
 
-std::string FailureChannelForTest::Ask() {
+std::string FailureChannelForTest::Query() {
   std::lock_guard lock(activity_mutex_);
   return activity_ ? activity_() : "";
 }
@@ -61,7 +61,7 @@ CoordinatorForTest::CoordinatorForTest(int ranks) {
 void CoordinatorForTest::OnReport(const FailureNotice& notice) {
   std::lock_guard lock(mutex_);
   if (std::exchange(is_decided_, true)) return;
-  for (const auto& channel : channels_) channel->Tell(notice);
+  for (const auto& channel : channels_) channel->Deliver(notice);
 }
 
 std::vector<ProcessResult> RunLoopback(

@@ -32,9 +32,9 @@ class FailureChannelForTest final : public FailureChannel {
   void SetActivity(Activity activity) override;
 
   /// Delivers `notice` as if the coordinator had sent it.
-  void Tell(const FailureNotice& notice);
+  void Deliver(const FailureNotice& notice);
   /// Returns what the rank does; empty without a rank.
-  std::string Ask();
+  std::string Query();
   std::vector<FailureNotice> reported() const;
 
  private:

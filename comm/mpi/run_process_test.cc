@@ -117,14 +117,14 @@ TEST(RunProcessTest, ALostProcessReleasesThoseThatMoveData) {
   std::thread coordinator([&] {
     SleepUntil([&] { return wire.lost(2); });
     SleepUntil([&] {
-      doing = channels[0].Ask();
+      doing = channels[0].Query();
       return doing.find("in all_gather") != std::string::npos;
     });
     for (FailureChannelForTest& channel : channels) {
       if (&channel == &channels[2]) continue;
-      channel.Tell({.world_ranks = {2},
-                    .process_lost = true,
-                    .error = absl::UnavailableError("killed by signal 9")});
+      channel.Deliver({.world_ranks = {2},
+                       .process_lost = true,
+                       .error = absl::UnavailableError("killed by signal 9")});
     }
   });
   const auto results = RunLoopback(
@@ -182,7 +182,7 @@ TEST(RunProcessTest, AnErrorOfTheLinkIsToldWhileItsRankGoesOn) {
         FailureChannelForTest& of_rank_1 = channels[1];
         if (world.rank() == 1) {
           SleepUntil([&] { return !of_rank_1.reported().empty(); });
-          channels[0].Tell(of_rank_1.reported()[0]);
+          channels[0].Deliver(of_rank_1.reported()[0]);
         }
         return world.context().Synchronize();
       },
@@ -236,7 +236,7 @@ TEST(RunProcessTest, SaysWhatARankComputesAfter) {
       wire, 2,
       [&](World& world) -> absl::Status {
         const auto ask = [&, rank = world.rank()] {
-          said[rank].push_back(channels[rank].Ask());
+          said[rank].push_back(channels[rank].Query());
         };
         ask();
         CH_ASSIGN_OR_RETURN(auto comm,
@@ -271,12 +271,12 @@ TEST(RunProcessTest, TheEndOfARankThatHeardOfAFailureIsNotTheFailure) {
       wire, 4,
       [&](World& world) -> absl::Status {
         if (world.rank() == 3) {
-          channels[3].Tell(failure);
+          channels[3].Deliver(failure);
         } else if (world.rank() == 1) {
-          SleepUntil([&] { return channels[3].Ask() == "finished"; });
+          SleepUntil([&] { return channels[3].Query() == "finished"; });
           // Rank 0 looks for messages.
           std::this_thread::sleep_for(std::chrono::milliseconds(50));
-          for (const int rank : {0, 1, 2}) channels[rank].Tell(failure);
+          for (const int rank : {0, 1, 2}) channels[rank].Deliver(failure);
         }
         if (world.rank() != 0) {
           SleepUntil([&] { return world.context().poisoned(); });
@@ -340,7 +340,7 @@ TEST(RunProcessTest, OfTwoFailuresTheCoordinatorsIsTheJobs) {
         SleepUntil([&] { return !channels[0].reported().empty(); });
         const FailureNotice cable = {
             .world_ranks = {1}, .error = absl::UnavailableError("cable cut")};
-        for (const int rank : {0, 1}) channels[rank].Tell(cable);
+        for (const int rank : {0, 1}) channels[rank].Deliver(cable);
         return cable.error;
       },
       [&](int rank) { return MpiOptions{.failure_channel = &channels[rank]}; });
@@ -426,14 +426,14 @@ TEST(RunProcessTest, ABlockedLinkBlocksNothingOfTheChannel) {
     while (channels[1].reported().empty() &&
            std::chrono::steady_clock::now() < until) {
       const auto began = std::chrono::steady_clock::now();
-      doing = channels[1].Ask();
+      doing = channels[1].Query();
       longest = std::max(
           longest, absl::FromChrono(std::chrono::steady_clock::now() - began));
     }
     const FailureNotice lost = {.world_ranks = {0},
                                 .error = absl::UnavailableError("killed")};
-    channels[1].Tell(lost);
-    channels[0].Tell(lost);
+    channels[1].Deliver(lost);
+    channels[0].Deliver(lost);
     wire.Unblock();
   });
   const auto results = RunLoopback(
@@ -605,19 +605,19 @@ TEST(RunProcessTest, SaysWhatTheRankDoes) {
       wire, 2,
       [&](World& world) -> absl::Status {
         FailureChannelForTest& channel = channels[world.rank()];
-        EXPECT_EQ(channel.Ask(), "before its first collective");
+        EXPECT_EQ(channel.Query(), "before its first collective");
         LongGather gather(world);
         CH_RETURN_IF_ERROR(gather.Issue());
         CH_RETURN_IF_ERROR(world.context().Synchronize());
-        EXPECT_EQ(channel.Ask(),
+        EXPECT_EQ(channel.Query(),
                   "computing, after all_gather #0 'weights' (f32) of group "
                   "'all' (ranks 0, 1)");
         if (world.rank() == 0) return absl::OkStatus();
-        SleepUntil([&] { return channels[0].Ask() == "finished"; });
+        SleepUntil([&] { return channels[0].Query() == "finished"; });
         return absl::OkStatus();
       },
       [&](int rank) { return MpiOptions{.failure_channel = &channels[rank]}; });
-  EXPECT_EQ(channels[0].Ask(), "") << "the job is over";
+  EXPECT_EQ(channels[0].Query(), "") << "the job is over";
 }
 
 /// Keeps the spans of one rank as text, which its streams write.

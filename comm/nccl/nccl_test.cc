@@ -186,7 +186,7 @@ TEST(NcclEngineTest, EveryRankSaysWhatItsDeviceHasDone) {
               [&](World& world) {
                 const absl::Status end = ReduceAndWait(world);
                 const auto rank = static_cast<size_t>(world.rank());
-                said[rank] = channels[world.rank()].Ask();
+                said[rank] = channels[world.rank()].Query();
                 return end;
               },
               {.nccl = kCollectives,
