@@ -212,16 +212,25 @@ const char* TorchName(DType dtype) {
 
 }  // namespace
 
-absl::StatusOr<nn::LlamaConfig> LoadConfig(const std::string& dir,
-                                           std::vector<std::string>* ignored) {
-  const std::string path = absl::StrCat(dir, "/config.json");
-  CH_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-  return ParseConfig(text, path, ignored);
+absl::StatusOr<nn::LlamaConfig> LoadConfig(const std::string& dir) {
+  CH_ASSIGN_OR_RETURN(ConfigFile file, LoadConfigFile(dir));
+  return std::move(file.config);
 }
 
 absl::StatusOr<nn::LlamaConfig> ParseConfig(const std::string& text,
-                                            const std::string& path,
-                                            std::vector<std::string>* ignored) {
+                                            const std::string& path) {
+  CH_ASSIGN_OR_RETURN(ConfigFile file, ParseConfigFile(text, path));
+  return std::move(file.config);
+}
+
+absl::StatusOr<ConfigFile> LoadConfigFile(const std::string& dir) {
+  const std::string path = absl::StrCat(dir, "/config.json");
+  CH_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  return ParseConfigFile(text, path);
+}
+
+absl::StatusOr<ConfigFile> ParseConfigFile(const std::string& text,
+                                           const std::string& path) {
   Json json;
   CH_RETURN_IF_ERROR(ParseJsonObject(text, path, json));
   FieldReader fields(json, path, "");
@@ -279,16 +288,15 @@ absl::StatusOr<nn::LlamaConfig> ParseConfig(const std::string& text,
   CH_RETURN_IF_ERROR(fields.status());
   ReadWindow(fields, family, config);
   CH_RETURN_IF_ERROR(ReadRope(path, fields, config));
-  std::vector<std::string> unread = CheckUnread(fields);
+  std::vector<std::string> ignored = CheckUnread(fields);
   CH_RETURN_IF_ERROR(fields.status());
-  if (ignored != nullptr) *ignored = std::move(unread);
 
   const absl::Status valid = config.Validate();
   if (!valid.ok()) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": ", std::string(valid.message())));
   }
-  return config.Resolved();
+  return ConfigFile{config.Resolved(), std::move(ignored)};
 }
 
 std::string FormatConfig(const nn::LlamaConfig& given, DType dtype) {

@@ -24,17 +24,24 @@ namespace crosshatch::checkpoint {
 /// blocks other than the last ones, both rotary forms with different values,
 /// and unknown fields that may change the result. Also refuses what
 /// transformers refuses, e.g. heads that do not divide the width.
-/// \param ignored if not null, set to the other unknown fields. Fields that are
-///     known to have no effect are not among them.
 /// \error kInvalidArgument naming the file and the field; errors of the system.
-absl::StatusOr<nn::LlamaConfig> LoadConfig(
-    const std::string& dir, std::vector<std::string>* ignored = nullptr);
+absl::StatusOr<nn::LlamaConfig> LoadConfig(const std::string& dir);
 
 /// Parses the text of a config.json.
 /// \param path names the text in errors.
-absl::StatusOr<nn::LlamaConfig> ParseConfig(
-    const std::string& text, const std::string& path,
-    std::vector<std::string>* ignored = nullptr);
+absl::StatusOr<nn::LlamaConfig> ParseConfig(const std::string& text,
+                                            const std::string& path);
+
+/// A config.json, with the names of its other unknown fields. Fields that are
+/// known to have no effect are not among them.
+struct ConfigFile {
+  nn::LlamaConfig config;
+  std::vector<std::string> ignored;
+};
+/// As LoadConfig and ParseConfig.
+absl::StatusOr<ConfigFile> LoadConfigFile(const std::string& dir);
+absl::StatusOr<ConfigFile> ParseConfigFile(const std::string& text,
+                                           const std::string& path);
 
 /// Returns the text of a config.json that LoadConfig and transformers read. It
 /// states every option of `config`, and rotary positions as `rope_theta` and

@@ -396,25 +396,24 @@ TEST(HfConfigTest, ReadsTheFilesOfModels) {
           "vocab_size": 32064})",
   };
   for (const char* file : kFiles) {
-    std::vector<std::string> ignored;
-    const auto config = ParseConfig(file, "config.json", &ignored);
-    ASSERT_TRUE(config.ok()) << config.status();
-    EXPECT_THAT(ignored, ::testing::IsEmpty());
-    const auto again = ParseConfig(FormatConfig(*config), "again", &ignored);
+    const auto read = ParseConfigFile(file, "config.json");
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_THAT(read->ignored, ::testing::IsEmpty());
+    const auto again = ParseConfigFile(FormatConfig(read->config), "again");
     ASSERT_TRUE(again.ok()) << again.status();
-    EXPECT_EQ(*again, *config);
-    EXPECT_THAT(ignored, ::testing::IsEmpty());
+    EXPECT_EQ(again->config, read->config);
+    EXPECT_THAT(again->ignored, ::testing::IsEmpty());
   }
 }
 
 TEST(HfConfigTest, NamesTheFieldsThatItIgnores) {
-  std::vector<std::string> ignored;
-  const auto config =
-      ParseConfig(Config(R"("trained_by": "us", "run": 7, "use_cache": false,
-                            "logit_scale": null, "beta": {})"),
-                  "config.json", &ignored);
-  ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_THAT(ignored, ::testing::UnorderedElementsAre("trained_by", "run"));
+  const auto read = ParseConfigFile(
+      Config(R"("trained_by": "us", "run": 7, "use_cache": false,
+                                "logit_scale": null, "beta": {})"),
+      "config.json");
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_THAT(read->ignored,
+              ::testing::UnorderedElementsAre("trained_by", "run"));
 }
 
 // A field that a user edits in a written config is one that is read.

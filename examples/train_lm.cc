@@ -103,15 +103,15 @@ absl::Status Prepare(TrainOptions& options, std::optional<TokenSource>& tokens,
                      int rank) {
   options.run.backend = backend;
   if (!options.model_dir.empty()) {
-    std::vector<std::string> ignored;
-    CH_ASSIGN_OR_RETURN(options.config,
-                        checkpoint::LoadConfig(options.model_dir, &ignored));
-    if (rank == 0 && !ignored.empty()) {
+    CH_ASSIGN_OR_RETURN(checkpoint::ConfigFile file,
+                        checkpoint::LoadConfigFile(options.model_dir));
+    options.config = std::move(file.config);
+    if (rank == 0 && !file.ignored.empty()) {
       std::fprintf(stderr,
                    "train_lm: note: fields of %s/config.json that are not "
                    "known are ignored: %s\n",
                    options.model_dir.c_str(),
-                   absl::StrJoin(ignored, ", ").c_str());
+                   absl::StrJoin(file.ignored, ", ").c_str());
     }
     if (options.eos_of_model) {
       CH_ASSIGN_OR_RETURN(options.eos, EosOfModel(options));
