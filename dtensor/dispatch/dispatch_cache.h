@@ -3,8 +3,8 @@
 #define CROSSHATCH_DTENSOR_DISPATCH_DISPATCH_CACHE_H_
 
 /// \file
-/// What a rank keeps of how ops run on distributed tensors: the plans of calls
-/// and the rules of the user's ops. It hangs on the RankContext.
+/// A rank's cache for ops on distributed tensors: the plans of calls, and the
+/// rules of the user's ops. It belongs to the RankContext.
 
 #include <memory>
 
@@ -19,7 +19,7 @@
 
 namespace crosshatch {
 
-/// What is kept of a rule's result for one call.
+/// A rule's result for one call, prepared for this rank.
 struct DispatchPlan {
   struct Output {
     const InternedLayout* layout;
@@ -27,33 +27,32 @@ struct DispatchPlan {
     Shape local_sizes;
   };
 
-  /// How each input is brought where it is wanted; null for one that is taken
-  /// as it lies.
+  /// The redistribution of each input; null for one that keeps its layout.
   absl::InlinedVector<std::unique_ptr<PreparedPlan>, 3> redistribute;
-  /// Some entry of `redistribute` is not null.
+  /// Whether some entry of `redistribute` is not null.
   bool redistributes = false;
   absl::InlinedVector<Output, 2> outputs;
   std::unique_ptr<Op> local_op;
   std::unique_ptr<LocalProgram> program;
   bool in_place = false;
   bool view = false;
-  /// Of some rank the part of input 0 is another than it holds.
+  /// Whether input 0 has other shards after redistribution on some rank.
   bool moves_first = false;
-  /// The part of input 0 comes by communication, on every rank.
+  /// Whether input 0 is redistributed by communication, on every rank.
   bool moves_apart = false;
 };
 
-/// \threadsafety the rank's thread only.
+/// \threadsafety The rank's thread only.
 class DispatchCache final : public RankContext::Extension {
  public:
   static DispatchCache& Current();
 
-  /// The rule that the user registered for an op; null if none.
+  /// Returns the rule that the user registered for an op; null if none.
   const OpRuleEntry* UserRule(const OpInfo& info) const;
   void AddUserRule(const OpInfo& info, OpRuleEntry entry);
 
-  /// By call, at most DTensorRuntime::kMaxPlans; shared with the calls whose
-  /// programs run.
+  /// Returns the plans by call, at most DTensorRuntime::kMaxPlans. A plan is
+  /// shared with calls whose programs run.
   MapByNumbers<std::shared_ptr<DispatchPlan>>& plans() { return plans_; }
 
  private:

@@ -29,35 +29,35 @@
 
 namespace crosshatch {
 
-/// How the memory of a distributed tensor hangs together with that of others.
-/// The same on all ranks.
+/// How a distributed tensor's memory is related to that of its operand. The
+/// same on all ranks.
 enum class MemoryTie : uint8_t {
   /// It has memory of its own.
   kNone,
-  /// Every rank's part lies in the memory of an operand's: what is written to
-  /// one of them the other shows.
+  /// Every rank's part is in the memory of the operand's part. A write to one
+  /// is visible in the other.
   kAlias,
-  /// A part may lie in an operand's memory or be a copy of what was there: a
-  /// view that had to be copied, or a part of another tensor, of which other
-  /// ranks have copies. It is neither written to nor used once the operand was.
+  /// Every rank's part is in the memory of the operand's part or a copy of it:
+  /// a view that had to be copied on some ranks, or a part of a tensor that
+  /// other ranks replicate. It must not be written, and not be used after a
+  /// write to the operand.
   kShadow,
 };
 
-/// What a handler knows of its local part beside the part itself.
+/// Properties of a handler's local part.
 struct PartInfo {
   MemoryTie tie = MemoryTie::kNone;
-  /// Each rank's part lies as the strides of the whole say, so that where these
-  /// allow a view those of the part do. Of a part that a rank supplied, or that
-  /// lies within a larger one, this is not known.
+  /// Whether each rank's part has the global tensor's memory order, so that it
+  /// allows the views that the global strides allow. Unknown (false) for a part
+  /// that a rank supplied or that is within a larger one.
   bool regular = true;
-  /// Of a shadow, the operand's: its part's memory. Of a shadow of a shadow,
-  /// that one's operand's.
+  /// For kAliasOrCopy, the memory of the operand's part, or that operand's
+  /// source.
   std::weak_ptr<Storage> source;
   uint32_t source_version = 0;
-  /// Of a shadow: shows the operand that it has one.
+  /// For kAliasOrCopy, keeps the operand from reporting its memory as its own.
   std::shared_ptr<const char> mark;
-  /// When `local` will be written: whoever asks for it waits on the current
-  /// stream, without noticing.
+  /// When `local` will be written. Uses of it first wait on the current stream.
   Event written;
 };
 
@@ -70,7 +70,8 @@ class DTensorHandler final : public TensorHandler {
   DTensorHandler(Tensor local, const InternedLayout& layout, DeviceMesh mesh,
                  PartInfo info);
 
-  /// The handler of a distributed tensor. \pre t.is_distributed()
+  /// Returns the handler of a distributed tensor.
+  /// \pre t.is_distributed()
   static const DTensorHandler& Of(const Tensor& t) {
     return static_cast<const DTensorHandler&>(*t.handler());
   }
@@ -94,14 +95,14 @@ class DTensorHandler final : public TensorHandler {
   Tensor LocalPart() const override { return local(); }
   bool OwnsMemory() const override;
 
-  /// The part, for work on the current stream. Fails a check where it is a
-  /// shadow of what was written meanwhile.
+  /// Returns the part, for work on the current stream. Fails a check if it is
+  /// kAliasOrCopy and its source was written.
   const Tensor& local() const {
     if (watched_ != nullptr) Watch();
     return local_;
   }
-  /// As above, for work that writes to it. Fails a check that names `what`
-  /// where it is a shadow.
+  /// As above, for work that writes to it. Fails a check that names `what` if
+  /// it is kAliasOrCopy.
   const Tensor& WritableLocal(const char* what) const;
   const InternedLayout& interned() const { return layout_; }
   const Layout& layout() const { return layout_.layout; }
@@ -109,17 +110,18 @@ class DTensorHandler final : public TensorHandler {
   bool is_shadow() const { return tie_ == MemoryTie::kShadow; }
   bool regular() const { return regular_; }
 
-  /// What a shadow of this tensor is to hold on to. While it does, the memory
-  /// is not this tensor's alone (OwnsMemory): backward adds up nothing there,
-  /// which some ranks' shadows would show.
+  /// Returns the info of a kAliasOrCopy tensor made of this one. While that
+  /// tensor exists, this tensor does not own its memory (OwnsMemory), so
+  /// backward does not accumulate into it: on some ranks that tensor would
+  /// change.
   PartInfo ShadowInfo() const;
 
  private:
-  /// What is asked about at each use of `local_`.
+  /// Checked at each use of `local_`.
   struct Watched {
-    /// Work on a side stream that `local_` is the result of.
+    /// Work on a side stream that computes `local_`.
     Event written;
-    /// Streams that are ordered after it already.
+    /// Streams that already wait for it.
     absl::InlinedVector<const Stream*, 1> ordered;
     std::weak_ptr<Storage> source;
     uint32_t source_version = 0;
@@ -133,14 +135,14 @@ class DTensorHandler final : public TensorHandler {
   const MemoryTie tie_ = MemoryTie::kNone;
   const bool regular_ = true;
   const std::unique_ptr<Watched> watched_;
-  // Shared with the shadows of this tensor; null until there is one.
+  // Shared with the kAliasOrCopy tensors made of this one; null until there is
+  // one.
   mutable std::shared_ptr<const char> mark_;
 };
 
-/// An op that takes distributed tensors as they are: it has no rule, and its
-/// Forward runs on the inputs themselves rather than on their local parts.
-/// Such are the ops between layouts, between meshes and at the border to local
-/// tensors.
+/// An op that takes distributed tensors themselves: it has no rule, and its
+/// Forward runs on the inputs rather than on their local parts. These are the
+/// ops between layouts, between meshes and at the local/global boundary.
 class WholeOp : public Op {};
 
 /// Returns a distributed tensor of global shape `sizes`, contiguous and outside

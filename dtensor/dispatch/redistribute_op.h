@@ -3,8 +3,8 @@
 #define CROSSHATCH_DTENSOR_DISPATCH_REDISTRIBUTE_OP_H_
 
 /// \file
-/// The op between two layouts of a mesh; gradients that lie otherwise than they
-/// should go through it.
+/// The op between two layouts of a mesh. Gradients in other layouts than
+/// required go through it, too.
 
 #include <memory>
 
@@ -17,14 +17,14 @@
 
 namespace crosshatch {
 
-/// (distributed) -> the same values in another layout, of another dtype if the
-/// options say so. The gradient goes back in the input's layout, pending
-/// reductions of the input read as replicated: each summand has the gradient of
+/// (distributed) -> the same values in another layout, and in another dtype if
+/// the options have one. The gradient returns in the input's layout with
+/// pending reductions replaced by Replicate: each summand has the gradient of
 /// the sum.
 class RedistributeOp final : public WholeOp {
  public:
   static constexpr OpInfo kInfo = {"redistribute"};
-  /// \param cause what it is done for.
+  /// \param cause why it communicates.
   explicit RedistributeOp(const Layout& to,
                           const CommOrigin& cause = CommOrigin::Explicit(),
                           const RedistributeOptions& options = {})
@@ -39,10 +39,10 @@ class RedistributeOp final : public WholeOp {
   const RedistributeOptions options;
 };
 
-/// A gradient of a distributed tensor in the layout `to`, itself where it lies
-/// so already and keeps its dtype. Checks that it is distributed.
-/// \param node whose gradient it is, for messages and counts.
-/// \param options of how, not of when: they hold no layout.
+/// Returns a gradient of a distributed tensor in the layout `to`; itself if it
+/// has this layout and keeps its dtype. Checks that it is distributed.
+/// \param node names the node of the gradient, in messages and counts.
+/// \param options for the redistribution; not its layout.
 Tensor RedistributeGradient(const Tensor& gradient, const Layout& to,
                             const char* node,
                             const RedistributeOptions& options = {});

@@ -3,7 +3,7 @@
 #define CROSSHATCH_DTENSOR_DISPATCH_REPLICA_CHECK_H_
 
 /// \file
-/// Whether ranks hold the same bits where they should.
+/// Checks that ranks hold the same bits where they should.
 
 #include <string>
 
@@ -15,45 +15,46 @@
 
 namespace crosshatch {
 
-/// Whether the program compares replicas by itself, wherever it takes ranks to
-/// hold the same: CROSSHATCH_DEBUG=replicas in the environment. Every such
-/// place then waits for the ranks and for the stream. Checks that the variable
+/// Returns whether replicas are compared wherever ranks are assumed to hold the
+/// same values: if the environment has CROSSHATCH_DEBUG=replicas. Every
+/// comparison waits for the ranks and for the stream. Checks that the variable
 /// has no other value.
 bool ComparesReplicas();
 
-/// Whether several ranks of its mesh hold the same elements by `layout`.
+/// Returns whether several ranks of its mesh hold the same elements by
+/// `layout`.
 bool HasReplicas(const Layout& layout);
 
-/// OK if all ranks that replicate each other's part by `layout` hold the same
-/// bits as `local`. Every rank of the mesh calls it.
-/// \param what of whom `local` is, for messages
-/// \param sizes global
-/// \error kFailedPrecondition naming two ranks that differ; what the engine
-///     says.
+/// Returns OK if all ranks that replicate each other's part by `layout` hold
+/// the same bits as `local`. Every rank of the mesh calls it.
+/// \param what names `local` and its owner in messages.
+/// \param sizes the global sizes.
+/// \error kFailedPrecondition naming two ranks that differ; an error of the
+///     engine.
 absl::Status CompareReplicas(const std::string& what, const Tensor& local,
                              const DeviceMesh& mesh, const Layout& layout,
                              ShapeView sizes);
 
-/// CompareReplicas, whose error poisons the rank, of what the program says that
-/// ranks hold alike: everywhere where ComparesReplicas. Else integers (ids,
-/// targets, positions, masks) alone, each time that `what` first takes such a
-/// tensor, of that layout, in the module that runs: these come from a program's
-/// own reading of its data, and no later check finds that they differ. In a
-/// module they wait for CompareTakenInputs, so that all that a forward takes is
-/// one exchange; a backward takes what its forward took. Every rank of the mesh
-/// calls it.
+/// Calls CompareReplicas, whose error poisons the rank, for values that the
+/// program states to be equal on all ranks. If ComparesReplicas, it compares
+/// all of them. Otherwise it compares integers only (ids, targets, positions,
+/// masks), the first time that `what` takes such a tensor, of that layout, in
+/// the running module: they come from the program's own reading of data, and no
+/// later check finds a difference. Within a module they wait for
+/// CompareTakenInputs, so that a forward needs one exchange. A backward takes
+/// what its forward took. Every rank of the mesh calls it.
 void CompareReplicasOfInput(const char* what, const Tensor& local,
                             const DeviceMesh& mesh, const Layout& layout,
                             ShapeView sizes);
 
-/// The same of any tensor, floating-point ones too, and of each that it is
-/// given: for what follows from ids that no op on `mesh` takes, once.
+/// Does the same once for a tensor of any dtype, and for each tensor that it is
+/// called with: for values that follow from ids but enter no op on `mesh`.
 void CompareReplicasOnce(const char* what, const Tensor& local,
                          const DeviceMesh& mesh, const Layout& layout,
                          ShapeView sizes);
 
-/// Compares what waits, by one exchange for each mesh. Module::Call does it at
-/// the end of the outermost forward. Every rank calls it alike.
+/// Compares the waiting inputs, by one exchange for each mesh. Module::Call
+/// calls it at the end of the outermost forward. Every rank calls it alike.
 void CompareTakenInputs();
 
 }  // namespace crosshatch

@@ -3,8 +3,8 @@
 #define CROSSHATCH_DTENSOR_REDISTRIBUTION_COMM_ORIGIN_H_
 
 /// \file
-/// Why a rank communicates: what an event sink may ask while it receives a
-/// collective.
+/// CommOrigin: why a rank communicates. An event sink may query it while it
+/// receives a collective.
 
 #include <cstdint>
 
@@ -14,24 +14,23 @@ namespace crosshatch {
 
 struct CommOrigin {
   enum class Kind : uint8_t {
-    /// Not a distributed tensor's doing: FSDP, a checkpoint, the user's own.
+    /// Not caused by distributed tensors: FSDP, a checkpoint, the user's code.
     kOther,
-    /// A redistribution that the program asked for.
+    /// A redistribution that the program requested.
     kExplicit,
-    /// One of an op's input that lay otherwise than the op's rule asks, or of a
-    /// gradient that lay otherwise than its leaf.
+    /// A redistribution of an op's input to the layout that the op's rule
+    /// needs, or of a gradient to its leaf's layout.
     kImplicit,
     /// Part of an op, such as a loss over split classes or the pending
-    /// reductions that a statistic does; the gradient of a redistribution; the
-    /// sum of a leaf's gradient over ranks that all use the leaf.
+    /// reductions that a statistic performs; the gradient of a redistribution;
+    /// the sum of a leaf's gradient over ranks that all use the leaf.
     kOp,
   };
 
   Kind kind = Kind::kOther;
   /// The op, e.g. "matmul"; "redistribute" for kExplicit, null for kOther.
   const char* op = nullptr;
-  /// What an error of the collective says of it besides its label; null for
-  /// nothing.
+  /// Added to errors of the collective, besides its label; null for nothing.
   const char* about = nullptr;
 
   static CommOrigin Explicit() { return {Kind::kExplicit, "redistribute"}; }
@@ -39,14 +38,15 @@ struct CommOrigin {
   static CommOrigin Op(const char* op) { return {Kind::kOp, op}; }
 };
 
-/// "other", "explicit", "implicit", "op".
+/// Returns "other", "explicit", "implicit" or "op".
 const char* Name(CommOrigin::Kind kind);
 
-/// The origin of what the calling rank issues now.
+/// Returns the origin of what the calling rank issues now.
 CommOrigin CurrentCommOrigin();
 
-/// Says where the rank's collectives come from while it lives. Scopes nest: the
-/// innermost counts. \threadsafety the rank's thread only.
+/// Sets the origin of the rank's collectives during its lifetime. Scopes nest;
+/// the innermost counts.
+/// \threadsafety The rank's thread only.
 class CommOriginScope {
  public:
   explicit CommOriginScope(const CommOrigin& origin);
@@ -59,18 +59,18 @@ class CommOriginScope {
   const CommOrigin previous_;
 };
 
-/// What a rank has redistributed so far. Those that only take a part of what
-/// the rank holds count too.
+/// Redistributions of a rank so far, including those that only take a part of
+/// what the rank holds.
 struct RedistributeCounts {
-  /// Calls of Redistribute and of what is made of it.
+  /// Calls of Redistribute and of functions based on it.
   int64_t explicit_calls = 0;
-  /// For inputs of ops that lay otherwise than the op's rule asks, and for
-  /// gradients that lay otherwise than their leaves.
+  /// Of op inputs to the layout that the rule needs, and of gradients to their
+  /// leaves' layouts.
   int64_t implicit_calls = 0;
-  /// Within ops (CommOrigin::Kind::kOp): pending reductions that they do, and
-  /// gradients of redistributions.
+  /// Within ops (CommOrigin::Kind::kOp): pending reductions that they perform,
+  /// and gradients of redistributions.
   int64_t op_calls = 0;
-  /// What all these cost.
+  /// The total cost.
   RedistributeCost cost;
 };
 

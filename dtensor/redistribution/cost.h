@@ -3,8 +3,7 @@
 #define CROSSHATCH_DTENSOR_REDISTRIBUTION_COST_H_
 
 /// \file
-/// By what redistributions are compared: their cost as one number, and the
-/// memory that they need.
+/// The cost of redistributions as one number, and the memory that they need.
 
 #include <algorithm>
 #include <cstdint>
@@ -17,38 +16,39 @@
 
 namespace crosshatch {
 
-/// How the planner weighs one plan against another: bytes received, plus what
-/// starting its collectives costs.
+/// How the planner compares plans: by bytes received, plus the start of
+/// collectives.
 struct RedistributeCostModel {
-  /// What starting a collective costs, as the bytes received in that time.
+  /// The cost of starting a collective, in bytes received in that time.
   int64_t bytes_per_launch = 32768;
-  /// The same by mesh axis, in place of `bytes_per_launch` where not empty, for
-  /// meshes that span hosts. A collective over several axes costs the most of
-  /// theirs.
+  /// The same by mesh axis; replaces `bytes_per_launch` if not empty, for
+  /// meshes that span hosts. A collective over several axes costs the maximum
+  /// of theirs.
   absl::InlinedVector<int64_t, 4> bytes_per_launch_of_axis = {};
-  /// What a byte received over a mesh axis weighs, one where empty: {22, 1} for
-  /// a network between hosts with 1/22 of the bandwidth within. A collective
-  /// over several axes pays the most of theirs for each byte.
+  /// The weight of a byte received over each mesh axis; one if empty. {22, 1}
+  /// describes a network between hosts with 1/22 of the bandwidth within. A
+  /// collective over several axes has the maximum weight of theirs.
   absl::InlinedVector<int64_t, 4> weight_of_byte_by_axis = {};
 
-  /// What a collective over `axes` weighs, however little it moves.
+  /// Returns the weight of starting a collective over `axes`.
   int64_t LaunchWeight(absl::Span<const int> axes) const;
-  /// What a byte that it receives weighs besides.
+  /// Returns the weight of each byte that it receives.
   int64_t ByteWeight(absl::Span<const int> axes) const;
-  /// Whether a byte weighs the same over every axis.
+  /// Returns whether a byte weighs the same over every axis.
   bool WeighsBytesAlike() const;
   int64_t Weight(const RedistributeStep& step,
                  const RedistributeCost& cost) const;
-  /// Where all axes are equal. \pre nothing is given by axis.
+  /// The weight if all axes are equal.
+  /// \pre no weights by axis
   int64_t Weight(const RedistributeCost& cost) const {
     return cost.bytes + cost.launches * bytes_per_launch;
   }
 };
 
-/// The elements that the rank with most holds while steps run one after
-/// another: the source, which its owner keeps until the end, the result of the
-/// step before and that of the step that runs. A local step gives a view, which
-/// keeps alive what it is a part of.
+/// Tracks the elements on the rank that holds the most while steps run one
+/// after another: the source, which its owner keeps until the end, the result
+/// of the previous step and that of the current one. A local step gives a view,
+/// which keeps its base alive.
 class HeldElements {
  public:
   /// \param source the layout of the tensor to redistribute.
@@ -57,7 +57,7 @@ class HeldElements {
   void Run(const RedistributeStep& step, ShapeView shape);
 
   int64_t peak() const { return peak_; }
-  /// How much was allocated for the result so far.
+  /// Returns the elements allocated for the result so far.
   int64_t result() const { return result_; }
 
  private:
@@ -66,17 +66,18 @@ class HeldElements {
   int64_t peak_;
 };
 
-/// The elements that some rank receives from others in any algorithm that
-/// brings a tensor of `shape` from one layout to another of the same mesh:
+/// Returns a lower bound on the elements that some rank receives from others,
+/// for any algorithm that brings a tensor of `shape` from one layout to another
+/// of the same mesh:
 ///
-/// - Nothing to reduce: a rank receives what its destination has beyond its
-///   source. Ranks that are to hold summands may share that among them.
+/// - Without reductions: a rank receives what its destination has beyond its
+///   source. Ranks whose destination is partial may share that among them.
 /// - A reduction of g summands: a rank receives each element of its destination
-///   at least once. And an element that n ranks are to have takes at least
-///   g - 1 messages until the first rank has it all, and n - 1 after that; some
-///   rank receives the average.
+///   at least once. An element that n ranks need takes at least g - 1 messages
+///   until the first rank has its sum, and n - 1 after that; some rank receives
+///   the average.
 ///
-/// Summands over axes that are partial in both layouts alike stay apart.
+/// Axes that are partial in both layouts with the same op are not reduced.
 int64_t RedistributeLowerBound(const Layout& from, const Layout& to,
                                ShapeView shape);
 

@@ -3,24 +3,25 @@
 #define CROSSHATCH_DTENSOR_REDISTRIBUTION_CROSS_MESH_PLAN_H_
 
 /// \file
-/// How to bring a tensor from a layout on one mesh to a layout on another: of
-/// another shape or order, over the same ranks, some of them or none.
+/// Plans from a layout on one mesh to a layout on another mesh. The meshes may
+/// differ in shape, order and ranks, and need not have ranks in common.
 ///
-/// A plan is a value, as those on one mesh are (plan.h). It has
-/// three parts, of which the first and the last are mostly empty:
+/// A plan is a value, like those on one mesh (plan.h). It has three parts, of
+/// which the first and the last are usually empty:
 ///
-/// - settle: pending reductions are done, on the source's mesh; scattered where
-///   that is cheaper.
-/// - exchange: each rank of the destination takes every element that it lacks
-///   from one rank that holds it, straight to its final place. What it holds
-///   itself is copied and not sent.
-/// - finish: values become summands, locally, on the destination's mesh.
+/// - settle: performs pending reductions on the source's mesh, by a
+///   reduce-scatter if that is cheaper.
+/// - exchange: each rank of the destination receives every element that it
+///   lacks from one rank that holds it, at its final place. Elements that it
+///   holds itself are copied and not sent.
+/// - finish: makes partial values of the result, locally, on the destination's
+///   mesh.
 ///
-/// Who sends: without pending reductions each rank of the source holds one
-/// shard, and the ranks that differ along replicated axes hold the same one.
-/// Of these, the rank with the fewest elements to send takes the next piece of
-/// the shard, the receivers in the order of their world ranks; so two replicas
-/// differ by at most one piece.
+/// The senders: without pending reductions each rank of the source holds one
+/// shard, and the ranks that differ along replicated axes hold the same one. Of
+/// these, the rank with the fewest elements to send sends the next piece of the
+/// shard, with receivers in the order of their world ranks. Two replicas
+/// therefore differ by at most one piece.
 
 #include <cstdint>
 #include <optional>
@@ -37,28 +38,30 @@
 namespace crosshatch {
 
 struct CrossMeshPlan {
-  /// On the source's mesh; ends where no reduction is pending.
+  /// On the source's mesh. Its result has no pending reductions.
   RedistributePlan settle;
-  /// On the destination's mesh, without communication; starts where none is.
+  /// On the destination's mesh, without communication. Its source has no
+  /// pending reductions.
   RedistributePlan finish;
   /// World ranks of both meshes, ascending: the members of the exchange.
   std::vector<int> ranks;
-  /// Some element changes its rank; else the exchange is local copies only.
+  /// Whether some element changes its rank. If not, the exchange is local
+  /// copies only.
   bool exchanges = false;
-  /// Of all parts. An exchange is one collective.
+  /// The cost of all parts. An exchange is one collective.
   RedistributeCost cost;
-  /// Some rank receives so many bytes in any plan: what its destination has
-  /// beyond its source, or all of it where its source is a summand. Ranks that
-  /// are to hold summands may share that among them.
+  /// A lower bound on the bytes that some rank receives in any plan: what its
+  /// destination has beyond its source, or all of it if its source is a
+  /// summand. Ranks whose destination is partial may share that among them.
   int64_t least_bytes = 0;
 
   const Layout& from() const { return settle.from; }
-  /// The ends of the exchange.
+  /// The layouts before and after the exchange.
   const Layout& source() const { return settle.to; }
   const Layout& destination() const { return finish.from; }
   const Layout& to() const { return finish.to; }
 
-  /// One line for the whole, one for each step:
+  /// Returns one line for the plan and one for each step:
   ///
   ///     [P(sum)] on mesh(a=2) -> [R] on mesh(b=3): 2 collectives, 48 bytes
   ///     (lower bound 32)
@@ -67,33 +70,33 @@ struct CrossMeshPlan {
   std::string ToString() const;
 };
 
-/// The cheapest of a few such plans for a tensor of global shape `shape`:
-/// without reductions, nothing communicates less.
+/// Returns the cheapest of a few such plans for a tensor of global shape
+/// `shape`. Without reductions, no plan communicates less.
 /// \error kInvalidArgument for layouts of tensors of different ndim, for a
-/// shape that does not have that many dims, and for negative sizes.
+///     shape that does not have that many dims, and for negative sizes.
 absl::StatusOr<CrossMeshPlan> PlanCrossMesh(const Layout& from,
                                             const Layout& to, ShapeView shape,
                                             int64_t element_size);
 
-/// What one rank gives to another in the exchange, or to itself.
+/// A box that one rank sends to another in the exchange, or copies itself.
 struct CrossMeshMove {
   /// World ranks.
   int from = 0;
   int to = 0;
-  /// Of the whole tensor. Not empty.
+  /// The position in the global tensor. Not empty.
   Box box;
 
-  /// "0 -> 2 [0:2, 0:3]".
+  /// Returns "0 -> 2 [0:2, 0:3]".
   std::string ToString() const;
 };
 
-/// All moves, by shard of the source, then by receiver.
+/// Returns all moves, ordered by shard of the source, then by receiver.
 std::vector<CrossMeshMove> CrossMeshMoves(const CrossMeshPlan& plan,
                                           ShapeView shape);
 
-/// What one rank does in the exchange. Lists are by index in plan.ranks;
-/// nullopt where nothing passes between the two. A pair has at most one box to
-/// pass.
+/// The transfers of one rank in the exchange. Lists are by index in plan.ranks;
+/// nullopt if the two ranks exchange nothing. A pair exchanges at most one box
+/// in each direction.
 struct CrossMeshTransfers {
   /// This rank's index.
   int self = 0;
@@ -103,7 +106,7 @@ struct CrossMeshTransfers {
   std::vector<std::optional<Box>> receives;
 };
 
-/// The part of `world_rank`, one of plan.ranks.
+/// Returns the transfers of `world_rank`, one of plan.ranks.
 CrossMeshTransfers CrossMeshTransfersOf(const CrossMeshPlan& plan,
                                         ShapeView shape, int world_rank);
 

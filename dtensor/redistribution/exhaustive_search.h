@@ -3,7 +3,8 @@
 #define CROSSHATCH_DTENSOR_REDISTRIBUTION_EXHAUSTIVE_SEARCH_H_
 
 /// \file
-/// For tests: the cheapest redistributions, without any of the search's ideas.
+/// For tests: the cheapest redistributions by exhaustive search, without the
+/// planner's heuristics.
 
 #include <cstddef>
 #include <cstdint>
@@ -19,9 +20,9 @@
 
 namespace crosshatch {
 
-/// The cheapest way from each layout to each other, found by going through all
-/// sequences of steps between all layouts. What a step may do and what it costs
-/// is worked out rank by rank.
+/// Finds the cheapest sequence of steps from each layout to each other, over
+/// all sequences between all layouts. Computes what a step may do and costs
+/// rank by rank.
 class ExhaustiveSearch {
  public:
   static constexpr int64_t kElementSize = 4;
@@ -33,8 +34,8 @@ class ExhaustiveSearch {
 
   const std::vector<Layout>& layouts() const { return layouts_; }
 
-  /// The weight of the cheapest sequence that holds at most `max_elements`
-  /// elements on each rank; kNever if there is none.
+  /// Returns the weight of the cheapest sequence that holds at most
+  /// `max_elements` elements on each rank; kNever if there is none.
   int64_t Weight(size_t from, size_t to, int64_t max_elements = kNever) const;
 
  private:
@@ -43,17 +44,21 @@ class ExhaustiveSearch {
     bool allocates = false;
   };
 
-  /// Elements on the rank with most; index layouts_.size() stands for none.
+  /// Returns the elements on the rank with the most; index layouts_.size()
+  /// stands for none.
   int64_t Held(size_t source, size_t backing, size_t next) const;
-  /// Partial only as one of the ends is, and always as both are.
+  /// Returns whether the layout is partial only on axes where one of the ends
+  /// is, and on all axes where both are.
   bool IsBetween(size_t layout, size_t from, size_t to) const;
   Edge EdgeBetween(size_t i, size_t j) const;
-  /// The least of a group in which all ranks find their destination.
+  /// Returns the least weight over groups in which all ranks find their
+  /// destination.
   int64_t ExchangeWeight(size_t i, size_t j, int64_t bytes) const;
   Edge Reduction(size_t i, size_t j, const std::vector<int>& axes) const;
   int64_t CollectiveWeight(int64_t bytes, const std::vector<int>& axes) const;
-  /// Valid if each element of a destination is put in by one of those who will
-  /// be reduced to it, or, for averages and the like, by each.
+  /// Valid if each element of a destination is contributed by exactly one of
+  /// the ranks that will be reduced to it, or, for averages and the like, by
+  /// each.
   Edge ToPartial(size_t i, size_t j, const std::vector<int>& axes) const;
 
   const MeshLayout mesh_;

@@ -3,15 +3,15 @@
 #define CROSSHATCH_DTENSOR_REDISTRIBUTION_FUZZ_TESTUTIL_H_
 
 /// \file
-/// What the fuzz tests of distributed tensors have in common: how many cases,
-/// from which seed, on which meshes.
+/// What the fuzz tests of distributed tensors share: the number of cases, the
+/// seed and the meshes.
 
 #include <cstdlib>
 #include <vector>
 
 namespace crosshatch {
 
-/// A number from the environment.
+/// Returns a number from the environment.
 inline unsigned FuzzCases(const char* name, unsigned otherwise) {
   const char* const text = std::getenv(name);
   return text == nullptr
@@ -23,7 +23,7 @@ inline unsigned FuzzSeed() {
   return FuzzCases("CROSSHATCH_FUZZ_SEED", 20240607);
 }
 
-/// The meshes have one to three axes and up to 18 ranks.
+/// Returns meshes of one to three axes and up to 18 ranks.
 inline const std::vector<std::vector<int>>& FuzzMeshes() {
   static const auto* const meshes = new std::vector<std::vector<int>>{
       {3}, {2, 2}, {2, 3}, {4, 2}, {2, 2, 2}, {3, 2, 2}, {2, 1, 3}, {3, 3, 2}};

@@ -3,29 +3,29 @@
 #define CROSSHATCH_DTENSOR_REDISTRIBUTION_IMPLICIT_REDISTRIBUTION_H_
 
 /// \file
-/// What becomes of hidden communication: inputs of ops, and gradients, that
-/// have to be redistributed although nobody asked for it.
+/// Controls implicit redistributions: those of op inputs and gradients that the
+/// program did not request.
 
 #include <cstdint>
 
 namespace crosshatch {
 
 enum class ImplicitRedistribution : uint8_t {
-  /// It happens. Counts and the event log show it.
+  /// Performs it. Counts and the event log include it.
   kAllow,
-  /// It happens, and standard error names the op and the plan: once for each
-  /// rank, op and plan.
+  /// Performs it and prints the op and the plan to standard error, once for
+  /// each rank, op and plan.
   kWarn,
-  /// A failed check, which names the op and the plan.
+  /// Fails a check that names the op and the plan.
   kForbid,
 };
 
-/// What the innermost scope of the rank says; kAllow outside of all.
+/// Returns the mode of the rank's innermost scope; kAllow outside of all.
 ImplicitRedistribution CurrentImplicitRedistribution();
 
-/// Sets what becomes of every implicit redistribution of the rank that
-/// communicates; those that only take a part of what a rank holds are free in
-/// any mode. Scopes nest: the innermost counts.
+/// Sets the mode for the rank's implicit redistributions that communicate.
+/// Those that only take a part of what a rank holds are allowed in any mode.
+/// Scopes nest; the innermost counts.
 class ImplicitRedistributionScope {
  public:
   explicit ImplicitRedistributionScope(ImplicitRedistribution mode);

@@ -4,7 +4,7 @@
 
 /// \file
 /// For tests: runs redistribution plans on one thread that holds the shards of
-/// all ranks, checking what a plan promises as it goes.
+/// all ranks, and checks what a plan guarantees.
 
 #include <functional>
 #include <vector>
@@ -20,25 +20,25 @@ namespace crosshatch {
 /// Elements in row-major order.
 using Values = std::vector<double>;
 
-/// The part `box` of a tensor of shape `shape`.
+/// Returns the part `box` of a tensor of shape `shape`.
 Values Cut(const Values& tensor, ShapeView shape, const Box& box);
 
-/// Gives the dense tensor that ranks at `coordinate` hold a shard of: the
-/// tensor itself, or a summand where the layout is partial.
+/// Returns the dense tensor that the rank at `coordinate` holds a shard of: the
+/// tensor itself, or a summand if the layout is partial.
 using DenseAt = std::function<const Values&(const MeshCoordinate& coordinate)>;
 
-/// The shards of all ranks, by row-major position on the mesh.
+/// Returns the shards of all ranks, by row-major position on the mesh.
 std::vector<Values> CutAll(const Layout& layout, ShapeView shape,
                            const DenseAt& dense);
 
-/// The reduction of `values` with `op`.
+/// Returns the reduction of `values` with `op`.
 double ReduceValues(ReduceOp op, const std::vector<double>& values);
 
-/// The shards after `plan`, given those before, by row-major position. Aborts
-/// unless the plan's steps join up, each pair of ranks agrees on what passes
-/// between them, each element of a result is written exactly once, the bytes
-/// received (as StepCost counts them) are what the plan says, and no rank holds
-/// more elements than it says.
+/// Returns the shards after `plan`, given those before, by row-major position.
+/// Aborts unless the plan's steps connect, each pair of ranks agrees on its
+/// transfers, each element of a result is written exactly once, the bytes
+/// received (as StepCost counts them) match the plan, and no rank holds more
+/// elements than the plan states.
 std::vector<Values> RunPlan(const RedistributePlan& plan, ShapeView shape,
                             int64_t element_size, std::vector<Values> shards);
 

@@ -3,8 +3,8 @@
 #define CROSSHATCH_DTENSOR_REDISTRIBUTION_MOVES_H_
 
 /// \file
-/// The steps there are between two layouts. Adjacent collectives of one kind
-/// are one step here, over all their axes.
+/// The possible steps between two layouts. Adjacent collectives of one kind are
+/// one step, over all their axes.
 
 #include <optional>
 
@@ -18,32 +18,34 @@ namespace crosshatch {
 /// \pre every rank holds its shard of `to` under `from`.
 RedistributeStep LocalStep(const Layout& from, const Layout& to);
 
-/// The step between layouts that differ in shards only, over the fewest axes:
-/// an all-gather where these no longer split the result, an all-to-all
-/// otherwise, a local one where each rank holds its destination already; none
-/// where `from == to`.
+/// Returns the step between layouts that differ in shards only, over the fewest
+/// axes: an all-gather if these no longer split the result, otherwise an
+/// all-to-all; a local one if each rank already holds its destination; none if
+/// `from == to`.
 std::optional<RedistributeStep> ExchangeStep(const Layout& from,
                                              const Layout& to, ShapeView shape);
 
-/// Does the reductions over `axes`, pending in `from`: a reduce-scatter, or an
-/// all-reduce where shards stay as they are; a local step where the axes have
-/// one rank. Sums and averages are done at once.
+/// Returns the step that performs the reductions over `axes`, pending in
+/// `from`: a reduce-scatter, or an all-reduce if shards do not change; a local
+/// step if the axes have one rank. Sums and averages are combined.
 /// \pre each shard of `to` is a part of that of `from`.
 RedistributeStep ReductionStep(const Layout& from, const Layout& to,
                                const AxisList& axes);
 
-/// Makes values summands over `axes`, which are partial in `to`.
+/// Returns the step that makes values partial over `axes`, which are partial in
+/// `to`.
 /// \pre BecomesPartialInPlace(from, to, axes, shape)
 RedistributeStep ToPartialStep(const Layout& from, const Layout& to,
                                const AxisList& axes);
 
-/// Whether the shards of `from`, filled up to those of `to`, are partial over
-/// `axes` as they stand: what one rank lacks, others along the axes have.
+/// Returns whether the shards of `from`, filled up to those of `to`, are
+/// partial over `axes` as they are: the elements that one rank lacks are on
+/// other ranks along the axes.
 bool BecomesPartialInPlace(const Layout& from, const Layout& to,
                            const AxisList& axes, ShapeView shape);
 
-/// `layout` with `axis` splitting `dim`, before the axis at `position` of those
-/// that split it already. A dim that was whole takes its unit from `like`.
+/// Returns `layout` with `axis` splitting `dim`, before the axis at `position`
+/// of those that split it. A dim that was not split takes its unit from `like`.
 Layout InsertShard(const Layout& layout, int axis, int dim, int position,
                    const Layout& like);
 

@@ -11,30 +11,29 @@
 namespace crosshatch {
 
 struct RedistributeOptions {
-  /// Communicates on a side stream of its own ("redistribute"), which starts
-  /// after what was issued to the current one. The call returns at once; the
-  /// first op that touches the result on a stream makes that stream wait, and
-  /// until then the current stream goes on beside it. The result may be dropped
-  /// unused, and the tensor redistributed may be dropped, but must not be
-  /// written in place before the result was used. A plan that does not
-  /// communicate is just run. The gradient comes back on the backward pass' own
-  /// stream, as always.
+  /// Communicates on a side stream ("redistribute"), which starts after what
+  /// was issued to the current one. The call returns at once. The first op that
+  /// uses the result on a stream makes that stream wait; until then the current
+  /// stream continues in parallel. Result and source may be dropped, but the
+  /// source must not be written in place before the result is used. A plan that
+  /// does not communicate runs inline. The gradient is redistributed on the
+  /// backward pass' own stream.
   bool async = false;
-  /// What the tensor is cast to before anything moves, and the dtype of the
+  /// The dtype that the tensor is cast to before it moves, and that of the
   /// result; by default its own.
   std::optional<DType> forward_dtype = std::nullopt;
-  /// What the gradient is cast to before it moves back; by default the dtype of
-  /// the tensor, which is what it is cast to in the end.
+  /// The dtype that the gradient is cast to before it moves back; by default
+  /// the dtype of the tensor, to which it is cast in the end.
   std::optional<DType> backward_dtype = std::nullopt;
-  /// By what the planner weighs plans, the gradient's too; by default all mesh
-  /// axes are equal. Made for the tensor's mesh: kInvalidArgument poisons the
-  /// rank where it is not.
+  /// The cost model of the planner, for the gradient, too; by default all mesh
+  /// axes are equal. It must match the tensor's mesh; otherwise
+  /// kInvalidArgument poisons the rank.
   std::optional<RedistributeCostModel> cost = std::nullopt;
-  /// The most elements that a rank may hold at once, source and result included
-  /// (RedistributePlan::peak_elements); not for the gradient, whose way may
-  /// need more. Where no plan keeps to it, nothing is communicated and
-  /// kResourceExhausted poisons every rank of the mesh: the plan is the same on
-  /// all. Ask PlanRedistribute first where that may be.
+  /// The maximum of elements that a rank may hold at once, including source and
+  /// result (RedistributePlan::peak_elements). Does not apply to the gradient,
+  /// whose plan may need more. If no plan satisfies it, nothing is communicated
+  /// and kResourceExhausted poisons every rank of the mesh, because the plan is
+  /// the same on all. To test beforehand, call PlanRedistribute.
   std::optional<int64_t> max_elements = std::nullopt;
 };
 

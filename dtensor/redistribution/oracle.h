@@ -3,7 +3,7 @@
 #define CROSSHATCH_DTENSOR_REDISTRIBUTION_ORACLE_H_
 
 /// \file
-/// For tests: a dense tensor that says whether shards are right.
+/// For tests: a dense tensor that checks shards.
 
 #include <random>
 #include <string>
@@ -18,22 +18,23 @@ namespace crosshatch {
 /// A tensor of small random integers, whose sums and products are exact.
 class DenseTensor {
  public:
-  /// One that lies as `layout` says: with random summands for each place along
+  /// Creates a tensor for `layout`, with random summands for each index along
   /// its partial axes.
   DenseTensor(const Layout& layout, ShapeView shape, std::mt19937& random);
 
-  /// What each rank has, by its row-major position on the mesh.
+  /// Returns each rank's shard, by row-major position on the mesh.
   std::vector<Values> Shards() const;
 
-  /// What is wrong with `shards` as those of this tensor in the layout `to`,
-  /// pending reductions done; empty if nothing is.
+  /// Returns a description of what is wrong with `shards` as those of this
+  /// tensor in the layout `to`, pending reductions performed; empty if nothing
+  /// is.
   std::string Mismatch(const Layout& to,
                        const std::vector<Values>& shards) const;
 
  private:
   Layout layout_;
   Shape shape_;
-  /// What is added up, by place along the partial axes.
+  /// The summands, by index along the partial axes.
   std::vector<Values> summands_;
   Values values_;
 };

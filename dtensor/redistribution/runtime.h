@@ -3,8 +3,8 @@
 #define CROSSHATCH_DTENSOR_REDISTRIBUTION_RUNTIME_H_
 
 /// \file
-/// What a rank keeps for its distributed tensors: layouts by number, plans from
-/// one to another, and counts. It hangs on the RankContext.
+/// A rank's state for its distributed tensors: interned layouts, plans and
+/// counts. It belongs to the RankContext.
 
 #include <cstdint>
 #include <memory>
@@ -27,17 +27,17 @@ namespace crosshatch {
 
 class DTensorRuntime;
 
-/// A layout with a number of its own: equal layouts of a rank are one object,
-/// so that caches compare and hash a number. Lives as long as the rank.
+/// A layout with a unique number: equal layouts of a rank are one object, so
+/// that caches compare and hash a number. Lives as long as the rank.
 struct InternedLayout {
   DTensorRuntime& runtime;
   int64_t id;
   Layout layout;
-  /// This rank's place on the layout's mesh.
+  /// This rank's coordinate on the layout's mesh.
   MeshCoordinate here;
 };
 
-/// A vector of numbers as a key: looked up by span, without a copy.
+/// A vector of numbers as a key, which a span can look up without a copy.
 struct NumbersHash {
   using is_transparent = void;
   size_t operator()(absl::Span<const int64_t> numbers) const {
@@ -55,27 +55,27 @@ template <typename T>
 using MapByNumbers = absl::flat_hash_map<absl::InlinedVector<int64_t, 16>, T,
                                          NumbersHash, NumbersEqual>;
 
-/// \threadsafety the rank's thread only.
+/// \threadsafety The rank's thread only.
 class DTensorRuntime final : public RankContext::Extension {
  public:
   static DTensorRuntime& Current();
 
-  /// A program whose shapes never repeat must not grow the caches for ever.
+  /// Bounds the caches for programs whose shapes never repeat.
   static constexpr size_t kMaxPlans = 1 << 16;
 
   DTensorRuntime();
 
-  /// Checks that this rank is on the layout's mesh.
+  /// Returns the layout's one object. Checks that this rank is on its mesh.
   const InternedLayout& Intern(const Layout& layout);
 
-  /// The plan for a tensor of global shape `shape`, worked out for this rank.
-  /// Valid until the next call. Checks that the layouts fit each other and the
-  /// shape.
+  /// Returns the plan for a tensor of global shape `shape`, prepared for this
+  /// rank. Valid until the next call. Checks that the layouts match each other
+  /// and the shape.
   const PreparedPlan& Plan(const InternedLayout& from, const InternedLayout& to,
                            ShapeView shape, int64_t element_size);
 
-  /// As above by a cost model and a bound of the caller's, as PlanRedistribute
-  /// takes them.
+  /// As above with the caller's cost model and bound, which are those of
+  /// PlanRedistribute.
   /// \error those of PlanRedistribute.
   absl::StatusOr<const PreparedPlan*> Plan(const InternedLayout& from,
                                            const InternedLayout& to,
@@ -84,8 +84,8 @@ class DTensorRuntime final : public RankContext::Extension {
                                            const RedistributeCostModel& model,
                                            std::optional<int64_t> max_elements);
 
-  /// Executes a plan, counts it and logs it, by what it is done for. With
-  /// `done` what communicates runs on a side stream (ExecuteAsync).
+  /// Executes a plan, counts it and logs it under its cause. With `done`, a
+  /// plan that communicates runs on a side stream (ExecuteAsync).
   Tensor Redistribute(const PreparedPlan& plan, const Tensor& local,
                       const DeviceMesh& mesh, const CommOrigin& cause,
                       Event* done = nullptr);

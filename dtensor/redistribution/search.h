@@ -3,7 +3,8 @@
 #define CROSSHATCH_DTENSOR_REDISTRIBUTION_SEARCH_H_
 
 /// \file
-/// A redistribution to be planned, and how far a sequence of steps has got.
+/// The search for the cheapest plan: the problem, the path found so far, a few
+/// candidates that usually win, and a search over all layouts.
 
 #include <cstdint>
 #include <limits>
@@ -19,7 +20,7 @@
 
 namespace crosshatch {
 
-/// What PlanRedistribute is asked for, with valid arguments.
+/// The arguments of PlanRedistribute, validated.
 struct RedistributeProblem {
   const Layout& from;
   const Layout& to;
@@ -30,8 +31,9 @@ struct RedistributeProblem {
   int64_t max_elements = std::numeric_limits<int64_t>::max();
 };
 
-/// Axes whose pending reduction has to be done between two layouts, and those
-/// that become partial. One that is partial with another op is both.
+/// The axes whose pending reduction has to be performed between two layouts,
+/// and those that become partial. An axis that is partial with another op is in
+/// both.
 struct PartialChanges {
   PartialChanges(const Layout& from, const Layout& to);
 
@@ -39,7 +41,8 @@ struct PartialChanges {
   AxisList created;
 };
 
-/// No steps from `layout` to the problem's destination weigh less.
+/// Returns a lower bound on the weight of steps from `layout` to the problem's
+/// destination.
 int64_t LeastWeight(const RedistributeProblem& problem, const Layout& layout);
 
 /// Steps from the problem's source.
@@ -51,43 +54,43 @@ struct RedistributePath {
   explicit RedistributePath(const RedistributeProblem& problem)
       : held(problem.from, problem.shape) {}
 
-  /// Takes one step more, or none for nullopt. Returns whether the bound on
-  /// memory allows that and the weight stays below `limit`; if not, the path is
-  /// of no use any more.
+  /// Appends a step, or nothing for nullopt. Returns whether the path respects
+  /// the bound on memory and its weight stays below `limit`; if not, the path
+  /// is no longer valid.
   bool Extend(const RedistributeProblem& problem,
               std::optional<RedistributeStep> step, int64_t limit);
 };
 
-/// The lightest of a few plans of one form; of equal ones, the first:
+/// Returns the lightest of a few plans of one form; of equal ones, the first:
 ///
-/// - Reductions come first: over all axes at once or some after others, the
-///   result split as the destination is, not at all or along one dim, where
-///   what replicas hold may be sliced before.
-/// - Then one exchange; where nothing is to be reduced or to become partial,
-///   there is nothing lighter.
-/// - Values become summands last.
+/// - Reductions come first: over all axes at once or some after others. Their
+///   result is split as the destination, not at all, or along one dim, which
+///   may be sliced from replicas before.
+/// - Then one exchange. If nothing is reduced and nothing becomes partial, no
+///   plan is lighter.
+/// - Values become partial last.
 ///
-/// nullopt where they all need more elements than allowed.
+/// Returns nullopt if all of them exceed the allowed elements.
 std::optional<RedistributePath> LightestCandidate(
     const RedistributeProblem& problem);
 
-/// More layouts than this are not searched. Those of tensors of up to 7 dims on
-/// two mesh axes and of up to 2 dims on three are fewer.
+/// The search handles at most this many layouts: those of tensors of up to 7
+/// dims on two mesh axes and of up to 2 dims on three.
 inline constexpr int kMostLayoutsSearched = 128;
-/// After so many steps between layouts were looked at, each counted as the
-/// ranks of the mesh, a search without a bound on memory gives up: a plan
-/// takes milliseconds on any mesh. Up to 16 ranks it never does.
+/// A search without a bound on memory gives up after this many steps between
+/// layouts, each multiplied by the ranks of the mesh, so that a plan takes
+/// milliseconds on any mesh. Up to 16 ranks it never gives up.
 inline constexpr int64_t kMostWorkOfSearch = int64_t{1} << 18;
 
-/// The lightest of all sequences of steps that weigh less than `limit` and keep
-/// to the bound on memory; nullopt if there are none, too many layouts, or too
-/// much work.
+/// Returns the lightest of all sequences of steps that weigh less than `limit`
+/// and respect the bound on memory; nullopt if there are none, too many
+/// layouts, or too much work.
 ///
 /// The sequences go through all layouts in which a mesh axis splits any dim, in
-/// any order with the others, replicates, or is partial as it is at one of the
-/// ends: summands that both ends have stay apart, and zeros are not added only
-/// to save a collective. A best-first search, in which the lower bound on what
-/// is left to do leaves out what cannot win.
+/// any order with the others, replicates, or is partial as at one of the ends.
+/// Axes that are partial at both ends stay partial, and zeros are not added
+/// only to save a collective. A best-first search with a lower bound on the
+/// remaining weight.
 std::optional<RedistributePath> SearchAllLayouts(
     const RedistributeProblem& problem, int64_t limit);
 

@@ -3,7 +3,7 @@
 #define CROSSHATCH_DTENSOR_REDISTRIBUTION_SEGMENTS_H_
 
 /// \file
-/// A box of a strided tensor as the segments that collectives take.
+/// Converts a box of a strided tensor to the segments that collectives take.
 
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/dtensor/layout/box.h"
@@ -11,14 +11,14 @@
 
 namespace crosshatch {
 
-/// Appends the elements of `box`, counted from the first element of the local
-/// tensor `t`, in row-major order of the box. As few segments as the strides
-/// allow: one where the box is a run of runs, else one for each index of the
-/// outer dims. The addresses are null where `t` has no memory.
-/// \pre box lies within t.sizes(); 0 <= strides
+/// Appends the elements of `box`, relative to the first element of the local
+/// tensor `t`, in row-major order of the box. Appends as few segments as the
+/// strides allow: one if the box is a run of runs, otherwise one for each index
+/// of the outer dims. The addresses are null if `t` has no memory.
+/// \pre box is within t.sizes(); 0 <= strides
 void AppendSegments(const Tensor& t, const Box& box, SegmentList& segments);
 
-/// The segments of one box.
+/// Returns the segments of one box.
 SegmentList SegmentsOf(const Tensor& t, const Box& box);
 
 }  // namespace crosshatch

@@ -3,11 +3,11 @@
 #define CROSSHATCH_DTENSOR_REDISTRIBUTION_STEP_H_
 
 /// \file
-/// One step of a redistribution, as a value: what it does, between which
-/// layouts, which boxes each rank sends and receives, and what that costs.
+/// One step of a redistribution, as a value: its kind and layouts, the boxes
+/// that each rank sends and receives, and its cost.
 ///
-/// All of it is arithmetic on layouts. Whoever runs a step (on tensors and
-/// communicators, or on vectors in a test) only follows StepTransfers.
+/// All of it is arithmetic on layouts. Code that executes a step (on tensors
+/// and communicators, or on vectors in a test) follows StepTransfers.
 
 #include <cstdint>
 #include <string>
@@ -22,52 +22,52 @@
 
 namespace crosshatch {
 
-/// What a step does, for rank r of a group over the step's axes. "Box" is a
+/// The kind of a step, for rank r of a group over the step's axes. "Box" is a
 /// rank's shard, before (source) and after (destination) the step.
 enum class RedistributeStepKind : uint8_t {
-  /// No communication: the destination box is cut out of the source box. Where
-  /// the destination box has no elements, its sizes may exceed the source's.
+  /// No communication: the destination box is cut out of the source box. If the
+  /// destination box has no elements, its sizes may exceed the source's.
   kLocal,
-  /// All destination boxes of the group are one; it is put together from every
-  /// member's part of it. Each member sends the same to all.
+  /// All destination boxes of the group are equal, composed of every member's
+  /// part. Each member sends the same to all.
   kAllGather,
-  /// Each member takes the parts of its destination box from the members that
-  /// hold them.
+  /// Each member receives the parts of its destination box from the members
+  /// that hold them.
   kAllToAll,
-  /// All source boxes of the group are one, partial over the step's axes; each
-  /// member takes the reduction of its destination box.
+  /// All source boxes of the group are equal, partial over the step's axes.
+  /// Each member receives the reduction of its destination box.
   kReduceScatter,
   /// Each element of the source box, which is also the destination box, becomes
   /// its reduction over the group.
   kAllReduce,
-  /// No communication: some values become summands. For sums and products the
+  /// No communication: some values become partial. For sums and products the
   /// destination box is filled with FillValue(), then one rank of each group of
-  /// replicas puts in the part that it holds; for averages, minima and maxima
+  /// replicas writes the part that it holds. For averages, minima and maxima
   /// every rank keeps the value.
   kToPartial,
 };
 
-/// Whether values become summands of `op` on one rank while the others are
-/// filled with the neutral element: sums and products. Else all ranks keep
-/// them.
+/// Returns whether one rank keeps values that become partial in `op` while the
+/// others are filled with the neutral element: for sums and products. Otherwise
+/// all ranks keep them.
 inline bool IsFilled(ReduceOp op) {
   return op == ReduceOp::kSum || op == ReduceOp::kProduct;
 }
 
-/// "local", "all_gather", ...
+/// Returns "local", "all_gather", ...
 const char* Name(RedistributeStepKind kind);
 
 struct RedistributeStep {
   RedistributeStepKind kind;
-  /// The mesh axes of the group, ascending: its members are those of
+  /// The mesh axes of the group, ascending. Its members are those of
   /// `mesh.GroupRanks(axes, coordinate)`, in that order. Empty for kLocal; the
   /// axes that become partial for kToPartial.
   absl::InlinedVector<int, 4> axes;
-  /// kReduceScatter, kAllReduce and kToPartial.
+  /// For kReduceScatter, kAllReduce and kToPartial.
   ReduceOp op = ReduceOp::kSum;
-  /// The reduction is divided by this at the end: sums and averages over
-  /// different axes are done at once, as a kSum with the averaged axes' sizes
-  /// here. 1 otherwise (kAvg divides by the group's size by itself).
+  /// The reduction is divided by this at the end. Sums and averages over
+  /// different axes are one kSum with the product of the averaged axes' sizes
+  /// here; otherwise 1 (kAvg itself divides by the group's size).
   int64_t divisor = 1;
   Layout from;
   Layout to;
@@ -76,7 +76,8 @@ struct RedistributeStep {
     return kind != RedistributeStepKind::kLocal &&
            kind != RedistributeStepKind::kToPartial;
   }
-  /// What a kToPartial step fills with: the neutral element of `op`, 0 or 1.
+  /// The value that a kToPartial step fills with: the neutral element of `op`,
+  /// 0 or 1.
   int FillValue() const { return op == ReduceOp::kProduct ? 1 : 0; }
 
   /// "all_gather(dim 0, axes=[dp])", "all_to_all(dim 0 -> dim 1, axes=[tp])",
@@ -90,20 +91,21 @@ struct RedistributeStep {
   }
 };
 
-/// What one rank does in a step. Lists are by index in the group; a box without
-/// elements means nothing for that peer. As shards are boxes, one box says all.
+/// The transfers of one rank in a step. Lists are by index in the group. A box
+/// without elements means no transfer with that peer. Shards are boxes, so one
+/// box is sufficient.
 ///
-/// kLocal, kToPartial: lists of one, the copy to make; empty lists where there
-///     is none (no elements, or a kToPartial step that only fills here).
+/// kLocal, kToPartial: lists of one, the copy to make; empty lists if there is
+///     none (no elements, or a kToPartial step that only fills here).
 /// kAllReduce: lists of one, the whole shard; empty lists on every member of a
 ///     group whose shards have no elements.
 /// kReduceScatter: sends[r] is r's destination box; receives[r] the whole
-///     destination, which takes the reduction of all.
+///     destination, which receives the reduction of all.
 /// kAllGather: sends[r] is the same for all r.
 /// \invariant Box sends[r] of rank q and box receives[q] of rank r have equal
-/// sizes. The entries of the rank itself are a local copy.
+///     sizes. The entries of the rank itself are a local copy.
 struct TransferBoxes {
-  /// This rank's index in the group (in the lists).
+  /// This rank's index in the group and in the lists.
   int self = 0;
   /// Relative to this rank's source shard.
   std::vector<Box> sends;
@@ -111,16 +113,16 @@ struct TransferBoxes {
   std::vector<Box> receives;
 };
 
-/// The part of the rank at `coordinate` in `step`, on a tensor of global shape
-/// `shape`.
+/// Returns the transfers of the rank at `coordinate` in `step`, on a tensor of
+/// global shape `shape`.
 TransferBoxes StepTransfers(const RedistributeStep& step, ShapeView shape,
                             absl::Span<const int> coordinate);
 
-/// What communication costs, for the rank that receives most.
+/// The cost of communication, for the rank that receives the most.
 struct RedistributeCost {
-  /// Received from other ranks. An all-reduce counts as a reduce-scatter and an
-  /// all-gather of pieces of n / g elements, rounded up, for n elements on each
-  /// of g ranks.
+  /// Bytes received from other ranks. An all-reduce counts as a reduce-scatter
+  /// and an all-gather of pieces of n / g elements, rounded up, for n elements
+  /// on each of g ranks.
   int64_t bytes = 0;
   /// Collectives issued.
   int64_t launches = 0;
@@ -135,7 +137,8 @@ struct RedistributeCost {
   }
 };
 
-/// Cost of `step` on a tensor with elements of `element_size` bytes.
+/// Returns the cost of `step` on a tensor with elements of `element_size`
+/// bytes.
 RedistributeCost StepCost(const RedistributeStep& step, ShapeView shape,
                           int64_t element_size);
 

@@ -3,20 +3,21 @@
 #define CROSSHATCH_DTENSOR_RULES_FACTOR_RULE_H_
 
 /// \file
-/// Sharding rules by factors: the form in which nearly every op is written.
+/// Sharding rules by factors, the form of nearly every op's rule.
 ///
-/// The dims of an op's inputs and outputs are made of a few *factors*, as the
+/// The dims of an op's inputs and outputs consist of a few *factors*, like the
 /// letters of an einsum. A matmul "mk, kn -> mn" has the factors m, k and n. An
-/// op may be run on shards of a factor, each mesh axis splitting at most one:
-/// every dim made of the factor is then split alike, and an output that lacks
-/// the factor is partial. The solver picks the split of each factor.
+/// op may run on shards of a factor, with each mesh axis splitting at most one:
+/// every dim of the factor is then split in the same way, and an output without
+/// the factor is partial. The solver selects the split of each factor.
 ///
-/// - Where the inputs agree (each factor is split one way by those inputs that
-///   split it, and no axis splits two factors), that split is taken; an input
-///   that holds more than its shard is sliced, which moves nothing.
-/// - Where they do not, the split for which the inputs move the fewest bytes.
-/// - Pending reductions of inputs stay pending in the outputs where the op is
-///   linear in them, and are done before the op otherwise.
+/// - If the inputs agree (the inputs that split a factor split it in one way,
+///   and no axis splits two factors), it selects that split. An input that
+///   holds more than its shard is sliced, without communication.
+/// - If they do not agree, it selects the split for which the inputs move the
+///   fewest bytes.
+/// - Pending reductions of inputs stay pending in the outputs if the op is
+///   linear in them. Otherwise they are performed before the op.
 
 #include <cstdint>
 
@@ -27,8 +28,8 @@
 
 namespace crosshatch {
 
-/// What a dim is made of: `factor`, `width` elements of the dim to each of the
-/// factor. A dim of no factor (-1) is whole on every rank.
+/// A factor of a dim, with `width` elements of the dim for each of the factor.
+/// A dim of no factor (-1) is not split.
 struct DimFactor {
   int factor = -1;
   int64_t width = 1;
@@ -38,13 +39,13 @@ using DimFactors = absl::InlinedVector<DimFactor, 5>;
 struct Factor {
   /// The number of elements.
   int64_t size = 1;
-  /// May not be split.
+  /// Whether it must not be split.
   bool whole = false;
-  /// What makes the outputs that lack it one again.
+  /// The reduction that completes the outputs without the factor.
   ReduceOp op = ReduceOp::kSum;
 };
 
-/// What becomes of inputs whose reductions are pending.
+/// The treatment of inputs with pending reductions.
 enum class Linearity : uint8_t {
   /// They are reduced first.
   kNone,
@@ -58,8 +59,8 @@ enum class Linearity : uint8_t {
   kMove,
 };
 
-/// The first input, where inputs of an op are given as bits; the next one is
-/// kFirstInput << 1.
+/// The first input, for inputs of an op as bits. The next one is kFirstInput <<
+/// 1.
 inline constexpr uint32_t kFirstInput = 1;
 
 struct FactorRule {
@@ -73,9 +74,10 @@ struct FactorRule {
   absl::InlinedVector<DimFactors, 3> inputs;
   absl::InlinedVector<Output, 1> outputs;
   Linearity linearity = Linearity::kNone;
-  /// kMultilinear: bit i: linear in input i.
+  /// For kMultilinear: bit i is set if the op is linear in input i.
   uint32_t linear_inputs = ~uint32_t{0};
-  /// The input, if any, whose layout must stay: it is written in place.
+  /// The input, if any, whose layout must not change, because it is written in
+  /// place.
   int fixed_input = -1;
 
   /// Adds a factor and returns its index.
@@ -85,11 +87,12 @@ struct FactorRule {
   }
 };
 
-/// The layouts for `call` under `rule`. Sets neither local_op nor program.
+/// Returns the layouts for `call` under `rule`. Sets neither local_op nor
+/// program.
 RuleResult SolveFactors(const RuleCall& call, const FactorRule& rule);
 
-/// The rule of ops that work element by element on inputs that broadcast; the
-/// output has their common shape.
+/// Returns the rule of ops that work element by element on inputs that
+/// broadcast. The output has their common shape.
 FactorRule PointwiseFactors(const RuleCall& call, Linearity linearity);
 
 }  // namespace crosshatch

@@ -6,14 +6,14 @@
 /// Sharding rules: how an op on distributed tensors becomes an op on local
 /// ones.
 ///
-/// A rule is asked once for each distinct call (op, attributes, layouts and
-/// global sizes of the inputs; the answer is cached) and says which layouts the
-/// inputs must have, which layouts the outputs then have, and what to run on
-/// the local parts. Whatever it decides follows from what all ranks share, so
-/// that all decide alike; only `local_op` may depend on the rank's place.
+/// A rule is called once for each distinct call (op, attributes, layouts and
+/// global sizes of the inputs); its result is cached. It returns the layouts
+/// that the inputs must have, the layouts of the outputs, and what to run on
+/// the local tensors. Its result depends only on what all ranks share, so that
+/// all ranks decide alike. Only `local_op` may depend on the rank's coordinate.
 ///
-/// A call that cannot be right (sizes that do not fit, a view that no layout
-/// can express) fails a check in the rule, naming the op and its inputs.
+/// An invalid call (sizes that do not fit, a view that no layout can express)
+/// fails a check in the rule, naming the op and its inputs.
 
 #include <cstdint>
 #include <functional>
@@ -30,8 +30,8 @@
 namespace crosshatch {
 
 struct RuleInput {
-  /// A plain tensor counts as replicated. So does an undefined one (an optional
-  /// input that is not there), as one of no dims.
+  /// A plain tensor counts as replicated. An undefined one (an optional input
+  /// that is absent) counts as a plain tensor of no dims.
   Layout layout;
   /// Global.
   Shape sizes;
@@ -44,11 +44,11 @@ struct RuleCall {
   const Op& op;
   absl::Span<const RuleInput> inputs;
   const MeshLayout& mesh;
-  /// This rank's place on the mesh.
+  /// This rank's coordinate on the mesh.
   const MeshCoordinate& coordinate;
 };
 
-/// Replaces the one local op where an op needs several, or communication in
+/// Replaces the one local op if an op needs several, or communication in
 /// between.
 class LocalProgram {
  public:
@@ -67,30 +67,30 @@ struct RuleResult {
     Shape sizes;
   };
 
-  /// One for each input. Inputs that lie otherwise are redistributed.
+  /// One for each input. Inputs in other layouts are redistributed.
   absl::InlinedVector<Layout, 3> inputs;
-  /// One for each output. Output 0 of an in-place op is input 0, which must
-  /// keep its layout.
+  /// One for each output. Output 0 of an in-place op is input 0, whose layout
+  /// must not change.
   absl::InlinedVector<Output, 1> outputs;
-  /// Runs on the local parts in place of the op itself: an op whose attributes
-  /// speak of local sizes or offsets. Null: the op itself.
+  /// Runs on the local parts in place of the op itself, if the op's attributes
+  /// depend on local sizes or offsets. Null: the op itself.
   std::unique_ptr<Op> local_op;
-  /// Not null: runs in place of an op.
+  /// Runs in place of an op, if not null.
   std::unique_ptr<LocalProgram> program;
 };
 
 using OpRule = std::function<RuleResult(const RuleCall&)>;
 
-/// A rule and what it says of plain tensors among distributed ones.
+/// A rule, and the plain tensors that it accepts among distributed ones.
 struct OpRuleEntry {
   OpRule rule;
-  /// Bit i: input i may be a plain tensor. It must hold no gradient and is
-  /// taken to be equal on all ranks of the mesh, as ids, targets and constant
-  /// tables are. Tensors of no dims always may.
+  /// Bit i: input i may be a plain tensor. It must not require a gradient and
+  /// is assumed to be equal on all ranks of the mesh, like ids, targets and
+  /// constant tables. Tensors of no dims are always accepted.
   uint32_t plain_inputs = 0;
 };
 
-/// "add(f32[2, 3]|[S(0),R], f32[3] plain)", for messages.
+/// Returns "add(f32[2, 3]|[S(0),R], f32[3] plain)", for messages.
 std::string DescribeCall(const RuleCall& call);
 
 }  // namespace crosshatch

@@ -3,7 +3,8 @@
 #define CROSSHATCH_DTENSOR_RULES_SPLIT_DIM_H_
 
 /// \file
-/// A dim that is split, as the local programs of rules see it.
+/// A split dim in the local programs of rules: its parts, and collectives
+/// between them.
 
 #include <cstddef>
 #include <cstdint>
@@ -18,8 +19,8 @@
 
 namespace crosshatch {
 
-/// Which axes split `dim`, and what each rank along them has of its `size`
-/// elements.
+/// The axes that split `dim`, and the part of each rank along them of its
+/// `size` elements.
 struct SplitDim {
   SplitDim(const RuleCall& call, const Layout& layout, int dim, int64_t size)
       : dim(dim),
@@ -37,20 +38,20 @@ struct SplitDim {
   size_t here = 0;                   ///< This rank.
 };
 
-/// The local tensors of the ranks that differ from this one in `axes` only, one
-/// after the other along `dim` (the order of Layout::DimIntervals for a dim
-/// that is split by `axes`). An all-gather; nothing where there are no elements
-/// at all. An error of communication poisons the rank.
-/// \param local contiguous; its size of `dim` is this rank's of `counts`, its
-///     other sizes are the same on all of these ranks
-/// \param counts sizes of `dim` by rank, in that order
-/// \param label names the op in errors and logs
+/// Returns the local tensors of the ranks that differ from this one in `axes`
+/// only, concatenated along `dim` (the order of Layout::DimIntervals for a dim
+/// that is split by `axes`). An all-gather, or nothing if there are no elements
+/// at all. A communication error poisons the rank.
+/// \param local contiguous. Its size of `dim` is this rank's entry of `counts`;
+///     its other sizes are equal on all of these ranks.
+/// \param counts sizes of `dim` by rank, in that order.
+/// \param label names the op in errors and logs.
 Tensor GatherParts(const Tensor& local, int dim,
                    absl::Span<const int64_t> counts, absl::Span<const int> axes,
                    const DeviceMesh& mesh, const char* label);
 
-/// Each rank along `axes` has an interval of `dim` and wants another, both on
-/// one line.
+/// Each rank along `axes` has one interval of `dim` and needs another, in the
+/// same indices.
 struct PartsMove {
   int dim = 0;
   absl::InlinedVector<int, 2> axes;  ///< Major first.
@@ -59,14 +60,14 @@ struct PartsMove {
   size_t here = 0;                   ///< This rank.
 };
 
-/// Whether a rank wants what another one has.
+/// Returns whether some rank needs what another one has.
 bool MovesApart(const PartsMove& move);
 
-/// What this rank wants, zeros for what nobody has: an all-to-all in which each
-/// rank takes just what it wants, or nothing where nobody wants what another
-/// has. An error of communication poisons the rank.
-/// \param local this rank's part; has[here].size() along the dim
-/// \param label names the op in errors and logs
+/// Returns what this rank needs, with zeros for what no rank has: an all-to-all
+/// in which each rank receives what it needs, or nothing if no rank needs what
+/// another has. A communication error poisons the rank.
+/// \param local this rank's part, of has[here].size() along the dim.
+/// \param label names the op in errors and logs.
 Tensor MoveParts(const Tensor& local, const PartsMove& move,
                  const DeviceMesh& mesh, const char* label);
 
