@@ -66,7 +66,7 @@ TensorList FromLocalOp::Forward(TensorSpan inputs) const {
       << ", the mesh is " << mesh.ToString();
   return {Wrap(inputs[0].Detach(), DTensorRuntime::Current().Intern(layout),
                mesh, Shape(sizes.begin(), sizes.end()),
-               {.tie = MemoryTie::kAlias, .regular = false})};
+               {.aliasing = Aliasing::kAlias, .regular = false})};
 }
 
 std::shared_ptr<Node> FromLocalOp::Differentiate(TensorSpan /*inputs*/,

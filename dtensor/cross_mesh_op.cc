@@ -125,8 +125,9 @@ TensorList CrossMeshOp::Forward(TensorSpan inputs) const {
   PartInfo info = {.regular = false};
   if (plan.shares_memory) {
     // A rank that holds no part of the input got nothing of it either.
-    info = sends ? DTensorHandler::Of(input).ShadowInfo()
-                 : PartInfo{.tie = MemoryTie::kShadow, .regular = false};
+    info = sends
+               ? DTensorHandler::Of(input).AliasOrCopyInfo()
+               : PartInfo{.aliasing = Aliasing::kAliasOrCopy, .regular = false};
   }
   return {Wrap(std::move(local), DTensorRuntime::Current().Intern(route.to),
                route.to_mesh, route.sizes, std::move(info))};

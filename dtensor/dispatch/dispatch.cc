@@ -205,16 +205,16 @@ ViewResult FinishView(const Op& op, const Tensor& input,
     if (op.info().view_history == nullptr && plan.moves_apart) {
       return {ContiguousStrides(sizes), {}};
     }
-    return {*std::move(strides), from.ShadowInfo()};
+    return {*std::move(strides), from.AliasOrCopyInfo()};
   }
   CH_CHECK(output.storage().get() == &from.memory())
       << op.info().name << " of " << input.Describe()
       << ": the part was copied, as a view of the whole was expected";
   PartInfo info;
-  if (from.is_shadow()) {
-    info = from.ShadowInfo();
+  if (from.is_alias_or_copy()) {
+    info = from.AliasOrCopyInfo();
   } else {
-    info.tie = MemoryTie::kAlias;
+    info.aliasing = Aliasing::kAlias;
   }
   info.regular = from.regular();
   return {*std::move(strides), std::move(info)};

@@ -35,8 +35,8 @@ std::string DTensorHandler::MemoryOwner() const {
 
 bool DTensorHandler::OwnsMemory() const {
   // A view of a part would keep the rest from being freed.
-  const bool has_shadow = mark_ != nullptr && mark_.use_count() > 1;
-  return !is_shadow() && !has_shadow && local_.IsUnique() &&
+  const bool has_alias_or_copy = mark_ != nullptr && mark_.use_count() > 1;
+  return !is_alias_or_copy() && !has_alias_or_copy && local_.IsUnique() &&
          local_.is_contiguous() &&
          local_.storage()->bytes() == local_.numel() * SizeOf(local_.dtype());
 }
@@ -46,9 +46,10 @@ DTensorHandler::DTensorHandler(Tensor local, const InternedLayout& layout,
     : local_(std::move(local)),
       layout_(layout),
       mesh_(std::move(mesh)),
-      tie_(info.tie),
+      aliasing_(info.aliasing),
       regular_(info.regular),
-      watched_(info.tie != MemoryTie::kShadow && info.written.state() == nullptr
+      watched_(info.aliasing != Aliasing::kAliasOrCopy &&
+                       info.written.state() == nullptr
                    ? nullptr
                    : std::make_unique<Watched>(
                          Watched{.written = std::move(info.written),
@@ -57,9 +58,9 @@ DTensorHandler::DTensorHandler(Tensor local, const InternedLayout& layout,
                                  .source_version = info.source_version,
                                  .mark = std::move(info.mark)})) {}
 
-PartInfo DTensorHandler::ShadowInfo() const {
-  PartInfo info = {.tie = MemoryTie::kShadow, .regular = false};
-  if (is_shadow()) {
+PartInfo DTensorHandler::AliasOrCopyInfo() const {
+  PartInfo info = {.aliasing = Aliasing::kAliasOrCopy, .regular = false};
+  if (is_alias_or_copy()) {
     info.source = watched_->source;
     info.source_version = watched_->source_version;
     info.mark = watched_->mark;
@@ -73,7 +74,7 @@ PartInfo DTensorHandler::ShadowInfo() const {
 }
 
 const Tensor& DTensorHandler::WritableLocal(const char* what) const {
-  CH_CHECK(!is_shadow())
+  CH_CHECK(!is_alias_or_copy())
       << what << ": " << Describe() << " is not written to: a view that had to "
       << "be copied would not reach the tensor that it is a view of, and what "
       << "was redistributed without communication may be a part of another "
@@ -83,7 +84,7 @@ const Tensor& DTensorHandler::WritableLocal(const char* what) const {
 
 void DTensorHandler::Watch() const {
   Watched& watched = *watched_;
-  if (is_shadow()) {
+  if (is_alias_or_copy()) {
     // Nobody writes to what is gone.
     const std::shared_ptr<Storage> source = watched.source.lock();
     CH_CHECK(source == nullptr || source->version() == watched.source_version)

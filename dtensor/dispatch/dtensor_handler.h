@@ -31,7 +31,7 @@ namespace crosshatch {
 
 /// How a distributed tensor's memory is related to that of its operand. The
 /// same on all ranks.
-enum class MemoryTie : uint8_t {
+enum class Aliasing : uint8_t {
   /// It has memory of its own.
   kNone,
   /// Every rank's part is in the memory of the operand's part. A write to one
@@ -41,12 +41,12 @@ enum class MemoryTie : uint8_t {
   /// a view that had to be copied on some ranks, or a part of a tensor that
   /// other ranks replicate. It must not be written, and not be used after a
   /// write to the operand.
-  kShadow,
+  kAliasOrCopy,
 };
 
 /// Properties of a handler's local part.
 struct PartInfo {
-  MemoryTie tie = MemoryTie::kNone;
+  Aliasing aliasing = Aliasing::kNone;
   /// Whether each rank's part has the global tensor's memory order, so that it
   /// allows the views that the global strides allow. Unknown (false) for a part
   /// that a rank supplied or that is within a larger one.
@@ -89,7 +89,7 @@ class DTensorHandler final : public TensorHandler {
 
   std::string Describe() const override;
   const Storage& memory() const override { return *local_.storage(); }
-  bool is_alias() const override { return tie_ == MemoryTie::kAlias; }
+  bool is_alias() const override { return aliasing_ == Aliasing::kAlias; }
   bool AddsInPlace(const Tensor& other) const override;
   std::string MemoryOwner() const override;
   Tensor LocalPart() const override { return local(); }
@@ -107,14 +107,14 @@ class DTensorHandler final : public TensorHandler {
   const InternedLayout& interned() const { return layout_; }
   const Layout& layout() const { return layout_.layout; }
   const DeviceMesh& mesh() const { return mesh_; }
-  bool is_shadow() const { return tie_ == MemoryTie::kShadow; }
+  bool is_alias_or_copy() const { return aliasing_ == Aliasing::kAliasOrCopy; }
   bool regular() const { return regular_; }
 
   /// Returns the info of a kAliasOrCopy tensor made of this one. While that
   /// tensor exists, this tensor does not own its memory (OwnsMemory), so
   /// backward does not accumulate into it: on some ranks that tensor would
   /// change.
-  PartInfo ShadowInfo() const;
+  PartInfo AliasOrCopyInfo() const;
 
  private:
   /// Checked at each use of `local_`.
@@ -132,7 +132,7 @@ class DTensorHandler final : public TensorHandler {
   const Tensor local_;
   const InternedLayout& layout_;
   const DeviceMesh mesh_;
-  const MemoryTie tie_ = MemoryTie::kNone;
+  const Aliasing aliasing_ = Aliasing::kNone;
   const bool regular_ = true;
   const std::unique_ptr<Watched> watched_;
   // Shared with the kAliasOrCopy tensors made of this one; null until there is

@@ -91,11 +91,11 @@ TensorList RedistributeOp::Forward(TensorSpan inputs) const {
   PartInfo info;
   Shape strides = ContiguousStrides(input.sizes());
   if (source.dtype() == dtype && plan.shares_memory) {
-    info = from.ShadowInfo();
+    info = from.AliasOrCopyInfo();
   } else if (source.dtype() == dtype && plan.plan.cost.launches == 0 &&
              SameShards(from.layout(), to, input.sizes())) {
-    info = from.is_shadow() ? from.ShadowInfo()
-                            : PartInfo{.tie = MemoryTie::kAlias};
+    info = from.is_alias_or_copy() ? from.AliasOrCopyInfo()
+                                   : PartInfo{.aliasing = Aliasing::kAlias};
     info.regular = from.regular();
     strides = input.strides();
   } else {
