@@ -26,8 +26,8 @@ Layout WithoutSums(const Layout& layout) {
   return whole;
 }
 
-// The values of `made` in a layout with pending reductions. It may lie in the
-// memory of `made`, which nobody else has, and may be written to all the same.
+// Returns the values of `made` in a layout with pending reductions. The result
+// may share the memory of `made`, which has no other users, and may be written.
 Tensor InSums(const Tensor& made, const Layout& layout) {
   return MakeDTensor(LocalTensor(Redistribute(made, layout)), MeshOf(made),
                      layout, made.sizes());
@@ -38,7 +38,8 @@ Layout By(const char* what, absl::Span<const Placement> placements,
   return LayoutBy(what, placements, mesh, static_cast<int>(sizes.size()));
 }
 
-// A tensor in `layout` whose local part `part` makes of this rank's box.
+// Creates a tensor in `layout`; `part` computes the local part for this rank's
+// box.
 Tensor Make(const char* what, ShapeView sizes, const DeviceMesh& mesh,
             const Layout& layout,
             absl::FunctionRef<Tensor(const Box& here)> part) {
@@ -61,7 +62,7 @@ Tensor Make(const char* what, ShapeView sizes, const DeviceMesh& mesh,
   return whole == layout ? made : InSums(made, layout);
 }
 
-// start, start + 1, ...
+// Returns start, start + 1, ...
 Tensor Count(int64_t start, int64_t count, DType dtype) {
   const Tensor part = Empty({count}, dtype);
   internal::Launch(&KernelTable::arange,
@@ -72,7 +73,7 @@ Tensor Count(int64_t start, int64_t count, DType dtype) {
   return part;
 }
 
-// The values `start`, ..., start + count - 1 of all `n`.
+// Returns the values `start`, ..., start + count - 1 of all `n`.
 Tensor LinspacePart(double first, double last, int64_t n, int64_t start,
                     int64_t count, DType dtype) {
   CH_CHECK(IsFloatingPoint(dtype) && n >= 0)

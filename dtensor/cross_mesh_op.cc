@@ -20,8 +20,8 @@
 namespace crosshatch {
 namespace {
 
-// A rank's plans between meshes. Layouts are kept by value: a rank has numbers
-// only for those of meshes that it is on.
+// A rank's plans between meshes. Their keys hold layouts by value, because a
+// rank interns only layouts of meshes that it is on.
 class CrossMeshPlans final : public RankContext::Extension {
  public:
   static CrossMeshPlans& Of(RankContext& context) {
@@ -124,7 +124,7 @@ TensorList CrossMeshOp::Forward(TensorSpan inputs) const {
   if (!receives) return {Zeros({})};
   PartInfo info = {.regular = false};
   if (plan.shares_memory) {
-    // A rank that holds no part of the input got nothing of it either.
+    // A rank that holds no part of the input received nothing from it either.
     info = sends
                ? DTensorHandler::Of(input).AliasOrCopyInfo()
                : PartInfo{.aliasing = Aliasing::kAliasOrCopy, .regular = false};

@@ -22,7 +22,7 @@
 namespace crosshatch {
 namespace {
 
-// `layout` with what is pending there replicated.
+// Returns `layout` with pending reductions replaced by Replicate.
 Layout WithoutPartials(Layout layout) {
   for (int axis = 0; axis < layout.mesh().ndim(); ++axis) {
     if (layout.state_of_axis(axis).is_partial()) {
@@ -32,7 +32,7 @@ Layout WithoutPartials(Layout layout) {
   return layout;
 }
 
-// Moves the parts of the source's `full` to each rank's `local`. `source` is
+// Sends the parts of the source's `full` to each rank's `local`. `source` is
 // the source's index among the ranks of the mesh.
 absl::Status Scatter(int source, const Tensor& full, const Tensor& local,
                      const DeviceMesh& mesh, const Layout& layout) {

@@ -33,8 +33,8 @@ const DTensorHandler& HandlerOf(const Tensor& t, const char* what) {
   return DTensorHandler::Of(t);
 }
 
-// The global shape of what `local` is a shard of. The exchange is one for all
-// dims; a rank sums the sizes along each dim's axes.
+// Returns the global shape of the tensor whose shard is `local`. There is one
+// exchange for all dims; each rank sums the sizes along each dim's axes.
 absl::StatusOr<Shape> GlobalShape(const Tensor& local, const DeviceMesh& mesh,
                                   const Layout& layout) {
   CH_CHECK(layout.mesh() == mesh.layout())
@@ -73,7 +73,7 @@ absl::StatusOr<Shape> GlobalShape(const Tensor& local, const DeviceMesh& mesh,
   }
   for (int d = 0; d < layout.ndim(); ++d) {
     if (!layout.is_sharded(d)) continue;
-    // The ranks of one line along the dim's axes: the others at index 0.
+    // The ranks along the dim's axes, at index 0 of the others.
     int64_t size = 0;
     for (size_t r = 0; r < shapes.size(); ++r) {
       size_t rest = r;
@@ -91,7 +91,7 @@ absl::StatusOr<Shape> GlobalShape(const Tensor& local, const DeviceMesh& mesh,
   return sizes;
 }
 
-// The element as a plain tensor that has been computed.
+// Returns the element as a plain tensor that has been computed.
 Tensor WholeOf(const Tensor& t) {
   if (!t.is_distributed()) return t;
   const NoGrad no_grad;
@@ -155,8 +155,8 @@ Tensor FromLocal(const Tensor& local, const DeviceMesh& mesh,
                  const Layout& layout, const Layout& grad_layout) {
   absl::StatusOr<Shape> sizes = GlobalShape(local, mesh, layout);
   if (!sizes.ok()) {
-    // The sizes cannot be known; those of an even split let the rank go on to
-    // where its error comes out.
+    // The sizes are unknown. Those of an even split let the rank continue to
+    // where its error is returned.
     RankContext::Current().Poison(sizes.status());
     sizes = local.sizes();
     for (int d = 0; d < layout.ndim(); ++d) {
@@ -201,12 +201,12 @@ Tensor DistributeTensor(const Tensor& full, const DeviceMesh& mesh,
           mesh, layout, full.sizes());
     }
     const Layout whole = Layout::Replicated(mesh.layout(), full.ndim());
-    // What of it the layout leaves out need not be the same on all ranks.
+    // Elements that the layout does not use here may differ between ranks.
     if (ComparesReplicas()) {
       CompareReplicasOfInput("DistributeTensor", full, mesh, whole,
                              full.sizes());
     }
-    // The part shares the memory of the whole until it is copied.
+    // Until it is copied, the part shares the global tensor's memory.
     return Clone(Redistribute(
         MakeDTensor(full.Detach(), mesh, whole, full.sizes()), layout));
   };

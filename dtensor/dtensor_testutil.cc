@@ -78,10 +78,10 @@ Tensor WithGradientIn(const Tensor& x, const Layout& gradient) {
 Tensor Spread(const Tensor& dense, const DeviceMesh& mesh,
               const Layout& layout) {
   NoGrad no_grad;
-  // What a rank holds is factor * whole + added. Along an axis of n ranks the
-  // summands are n, -1, -1, ... times the whole, and n times that where they
-  // are averaged; the factors are the whole and ones; all but the last rank
-  // have less than the largest and more than the smallest.
+  // A rank holds factor * whole + added. Along an axis of n ranks the summands
+  // are n, -1, -1, ... times the whole, multiplied by n if they are averaged.
+  // The factors of a product are the whole and ones. For maxima and minima all
+  // but the last rank have a different value.
   double factor = 1;
   double added = 0;
   Layout whole = layout;

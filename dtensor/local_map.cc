@@ -87,7 +87,7 @@ absl::Status CheckOutput(const std::string& what,
                          *spec.grad_layout);
 }
 
-// What depends on whether the function's output has a gradient.
+// Checks that depend on whether the function's output has a gradient.
 absl::Status CheckResult(const std::string& what, const Tensor& local,
                          const LocalMapSpec::Output& spec) {
   CH_CHECK(local.defined() && !local.is_distributed())

@@ -46,9 +46,10 @@ Tensor Make(const CaseInput& input, int seed) {
 
 struct Outcome {
   Tensor result;
-  /// Of the weighted sum of the result, by the inputs that have gradients.
+  /// Gradients of the weighted sum of the result, by the inputs that require
+  /// gradients.
   std::vector<Tensor> grads;
-  /// Of a weighted sum of `grads`, where asked for.
+  /// Gradients of a weighted sum of `grads`, if requested.
   TensorList second;
 };
 
@@ -70,8 +71,8 @@ absl::StatusOr<TensorList> SecondGradients(const Tensor& root,
   return Gradients(sum, leaves);
 }
 
-// \param gradient the layout in which the gradient of the result comes back;
-//     null: whatever the weighted sum gives.
+// \param gradient the layout in which the gradient of the result is passed;
+//     null: that of the weighted sum.
 Outcome Run(const RuleCase& c, bool twice, std::vector<Tensor> inputs,
             const Layout* gradient = nullptr) {
   std::vector<Tensor> leaves;
@@ -98,7 +99,7 @@ Outcome Run(const RuleCase& c, bool twice, std::vector<Tensor> inputs,
   return outcome;
 }
 
-// Empty if nothing is wrong.
+// Returns a description of the difference; empty if there is none.
 std::string Compare(absl::Span<const Tensor> inputs, const Outcome& actual,
                     const Outcome& expected, double tolerance) {
   std::string wrong = Differs(actual.result, expected.result, tolerance);
@@ -131,7 +132,7 @@ std::string Compare(absl::Span<const Tensor> inputs, const Outcome& actual,
   return "";
 }
 
-// Notes the calls that the rank has plans for, and forgets the plans.
+// Records the calls that the rank has plans for, and clears the plans.
 void NoteCalls(RuleTally& tally) {
   auto& plans = DispatchCache::Current().plans();
   for (const auto& [key, plan] : plans) {
@@ -141,8 +142,8 @@ void NoteCalls(RuleTally& tally) {
   plans.clear();
 }
 
-// The combinations of layouts of a case's inputs. In their numbers the layout
-// of the first input changes first.
+// The combinations of layouts of a case's inputs. In their numbering the layout
+// of the first input changes fastest.
 class Combinations {
  public:
   Combinations(const RuleCase& c, std::vector<std::vector<Layout>> layouts)
@@ -151,8 +152,8 @@ class Combinations {
       size_ *= of_input.size();
     }
     if (c.takes == nullptr) return;
-    // Before the picking: of those that a case takes, a step through all would
-    // meet few, or none.
+    // Filtered before the selection, because a stride through all combinations
+    // may hit few accepted ones, or none.
     std::vector<size_t> admitted;
     for (size_t number = 0; number < size_; ++number) {
       if (c.takes(OfNumber(number))) admitted.push_back(number);
@@ -161,16 +162,16 @@ class Combinations {
     admitted_ = std::move(admitted);
   }
 
-  // How many the case takes.
+  // Returns the number of combinations that the case accepts.
   size_t size() const { return size_; }
 
-  // \returns of each input its layout in the `at`th that the case takes
+  // \returns the layout of each input in the accepted combination `at`
   std::vector<Layout> operator[](size_t at) const {
     return OfNumber(admitted_.has_value() ? (*admitted_)[at] : at);
   }
 
-  // Steps of it, taken round and round, meet each once before any again; and
-  // all layouts of each input where the case takes all.
+  // Returns a stride that, taken cyclically, visits each combination once
+  // before any again, and all layouts of each input if the case accepts all.
   size_t StrideFor(size_t most) const {
     if (size_ <= most) return 1;
     const auto meets_all = [this](size_t stride) {
@@ -197,11 +198,11 @@ class Combinations {
 
   std::vector<std::vector<Layout>> layouts_;
   size_t size_ = 1;
-  // The numbers of those that the case takes; nullopt: all.
+  // The numbers of the accepted combinations; nullopt: all.
   std::optional<std::vector<size_t>> admitted_;
 };
 
-// Of one case, on one rank.
+// Checks one case on one rank.
 void CheckCase(const RuleCase& c, bool twice, size_t most,
                const RuleLayouts& tried, const DeviceMesh& mesh,
                RuleTally& tally) {
@@ -235,7 +236,7 @@ void CheckCase(const RuleCase& c, bool twice, size_t most,
       inputs.push_back(Spread(dense[k], mesh, chosen[k]));
       absl::StrAppend(&name, " ", chosen[k].ToString());
     }
-    // In turn, and once in a round what the ops give.
+    // Each layout in turn, and once per round the one that the ops give.
     const size_t turn = i % (gradients.size() + 1);
     const Layout* gradient = turn == 0 ? nullptr : &gradients[turn - 1];
     if (gradient != nullptr) {

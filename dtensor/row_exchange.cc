@@ -20,7 +20,7 @@
 namespace crosshatch {
 namespace {
 
-// Checks that the runs, in any order, are all of `rows`, each once.
+// Checks that the runs, in any order, contain each of `rows` once.
 void CheckRuns(const char* what, std::vector<std::vector<RowRun>> lists,
                int64_t rows) {
   std::vector<RowRun> runs;
@@ -72,7 +72,7 @@ class AllToAllRowsNode final : public Node {
       : back_(std::make_shared<RowExchange>(std::move(back))), mesh_(mesh) {}
   const char* name() const override { return AllToAllRowsOp::kInfo.name; }
   void Backward(TensorSpan output_grads, GradientSlots& slots) override {
-    // Peers take part whether or not this rank wants the gradient.
+    // Peers participate whether or not this rank needs the gradient.
     Tensor gradient = Apply1(AllToAllRowsOp(back_, mesh_), {output_grads[0]});
     if (slots.Needed(0)) slots.Put(0, std::move(gradient));
   }

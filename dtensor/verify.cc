@@ -13,7 +13,8 @@
 namespace crosshatch {
 namespace {
 
-// What every rank of the mesh says, in the order of mesh.layout().ranks().
+// Exchanges a text with every rank of the mesh. Returns the texts in the order
+// of mesh.layout().ranks().
 absl::StatusOr<std::vector<std::string>> ExchangeOnMesh(const DeviceMesh& mesh,
                                                         std::string blob,
                                                         const char* label) {
@@ -21,7 +22,7 @@ absl::StatusOr<std::vector<std::string>> ExchangeOnMesh(const DeviceMesh& mesh,
   return group->Exchange(std::move(blob), label);
 }
 
-// What is wrong with this rank's part; empty if nothing.
+// Returns what is wrong with this rank's part; empty if nothing is.
 std::string Complaint(const Tensor& local, const DeviceMesh& mesh,
                       const Layout& layout, ShapeView sizes,
                       const Layout& grad_layout) {

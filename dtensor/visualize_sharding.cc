@@ -18,15 +18,15 @@
 namespace crosshatch {
 namespace {
 
-// A block by its offsets, in row-major order, and the text of who holds it.
+// Blocks by offset, in row-major order, and the text of their ranks.
 struct Blocks {
   std::map<std::vector<int64_t>, std::pair<Box, std::string>> by_offset;
   std::vector<int> empty_ranks;
 };
 
-// The ranks of one block, as indices into the mesh's ranks: those that
-// replicate each other separated by commas, those whose values are yet to be
-// reduced joined.
+// Returns the ranks of one block, as indices into the mesh's ranks. Ranks that
+// replicate each other are separated by commas; ranks with a pending reduction
+// are joined by it.
 std::string HoldersText(const Layout& layout, const std::vector<int>& holders) {
   const MeshLayout& mesh = layout.mesh();
   // By index along the replicating axes.
@@ -82,7 +82,7 @@ std::string Range(int64_t offset, int64_t size) {
   return absl::StrCat(offset, ":", offset + size);
 }
 
-// `cells` in columns of the width of their widest, flush right.
+// Returns `cells` in columns of their maximum width, right-aligned.
 std::string Aligned(const std::vector<std::vector<std::string>>& cells) {
   std::vector<size_t> widths;
   for (const auto& row : cells) {

@@ -22,7 +22,7 @@ namespace {
 using CallKey = absl::InlinedVector<int64_t, 48>;
 using Locals = absl::InlinedVector<Tensor, 4>;
 
-// In place of a layout's number in the key.
+// Replace a layout's number in the key.
 constexpr int64_t kPlain = -1;
 constexpr int64_t kUndefined = -2;
 
@@ -93,9 +93,9 @@ void CheckInputs(const RuleCall& call, const OpRuleEntry& entry,
     const bool may_be_plain =
         input.sizes.empty() || (entry.plain_inputs >> i & 1) != 0;
     if (!input.plain || may_be_plain) continue;
-    // What has no memory says why: no plan reaches it either.
+    // A tensor without memory has an error of its own.
     inputs[i].storage()->CheckAttached();
-    // It is not known what its gradient would be of.
+    // The layout of its gradient is unknown.
     CH_CHECK(!inputs[i].requires_grad())
         << DescribeCall(call) << ": input " << i
         << " is a plain tensor among distributed ones and requires a gradient: "
@@ -162,8 +162,8 @@ std::unique_ptr<DispatchPlan> MakePlan(const DispatchCache& cache, const Op& op,
   plan->local_op = std::move(result.local_op);
   plan->program = std::move(result.program);
   plan->in_place = info.in_place;
-  // What a program gives has memory of its own. Where it runs in the place of a
-  // view of one device's memory, it stands for one.
+  // The result of a program has memory of its own. If the program implements a
+  // view, the result is a copy in place of an alias.
   const bool by_program = plan->program != nullptr;
   plan->view = info.view && (!by_program || info.view_history != nullptr);
   plan->moves_first =
@@ -173,14 +173,14 @@ std::unique_ptr<DispatchPlan> MakePlan(const DispatchCache& cache, const Op& op,
   return plan;
 }
 
-// How output 0 of a view lies.
+// Strides and info of output 0 of a view.
 struct ViewResult {
   Shape strides;
   PartInfo info;
 };
 
-// Where the strides of the whole allow a view, a result aliases on every rank,
-// or if some rank's part may have to be copied, stands for a view. Where they
+// If the global strides allow a view, the result aliases the operand on every
+// rank, or is kAliasOrCopy if some rank's part may have to be copied. If they
 // do not, it is a copy on every rank. May replace `output`.
 ViewResult FinishView(const Op& op, const Tensor& input,
                       const DispatchPlan& plan, const Shape& sizes,
@@ -188,20 +188,20 @@ ViewResult FinishView(const Op& op, const Tensor& input,
   const DTensorHandler& from = DTensorHandler::Of(input);
   std::optional<Shape> strides = op.AliasStrides(input, input.strides());
   if (!strides.has_value()) {
-    // A part may be viewed where the whole cannot.
+    // A local part may allow a view although the global strides do not.
     if (output.storage().get() == &from.memory() || !output.is_contiguous()) {
       output = CloneOp().Forward({output})[0];
     }
     return {ContiguousStrides(sizes), {}};
   }
-  // Strides of which none fits another allow what any strides do.
+  // Strides of all ones allow a view only if any strides do.
   const bool any_rank_may_copy =
       plan.moves_first ||
       (!from.regular() &&
        !op.AliasStrides(input, Shape(input.sizes().size(), 1)).has_value());
   if (any_rank_may_copy) {
-    // The same values, not another form: what was communicated stands for
-    // itself.
+    // An op that returns the same values, not a view of another form: the
+    // communicated values are independent of the source.
     if (op.info().view_history == nullptr && plan.moves_apart) {
       return {ContiguousStrides(sizes), {}};
     }
@@ -220,8 +220,8 @@ ViewResult FinishView(const Op& op, const Tensor& input,
   return {*std::move(strides), std::move(info)};
 }
 
-// The part of a result that is no view: contiguous, and in memory of its own,
-// whatever the op or the user's program gave.
+// Returns the part of a result that is no view: contiguous, and in memory of
+// its own, whatever the op or the user's program returned.
 Tensor OwnPart(Tensor&& part, TensorSpan inputs) {
   const bool shared =
       !(part.IsOnlyHandle() && part.storage().use_count() == 1) &&
@@ -235,7 +235,7 @@ Tensor OwnPart(Tensor&& part, TensorSpan inputs) {
   return CloneOp().Forward({part})[0];
 }
 
-// The local parts of the inputs as the plan wants them.
+// Returns the local parts of the inputs in the layouts of the plan.
 Locals LocalsOf(const Op& op, TensorSpan inputs, const DispatchPlan& plan,
                 DTensorRuntime& runtime, const DeviceMesh& mesh) {
   Locals locals;
@@ -276,7 +276,7 @@ TensorList DTensorHandler::Dispatch(const Op& op, TensorSpan inputs) const {
   auto& plans = cache.plans();
   auto found = plans.find(absl::Span<const int64_t>(key));
   if (found == plans.end()) {
-    // It never has a plan, so that calls that have one do not pay for asking.
+    // It never has a plan. Testing here keeps calls with a plan fast.
     if (dynamic_cast<const WholeOp*>(&op) != nullptr) return op.Forward(inputs);
     if (plans.size() >= DTensorRuntime::kMaxPlans) plans.clear();
     std::shared_ptr<DispatchPlan> made =
@@ -288,7 +288,7 @@ TensorList DTensorHandler::Dispatch(const Op& op, TensorSpan inputs) const {
             .first;
   }
   const DispatchPlan& plan = *found->second;
-  // A user's program may run distributed ops, and these may empty the cache.
+  // A user's program may run distributed ops, which may clear the cache.
   const std::shared_ptr<DispatchPlan> kept =
       plan.program != nullptr ? found->second : nullptr;
 
@@ -347,8 +347,7 @@ Tensor DTensorHandler::ConformGradient(const Tensor& leaf,
       << "the gradient of the distributed tensor " << leaf.Describe()
       << " is the plain tensor " << gradient.Describe();
   if (const Layout& from = Of(gradient).layout(); from != layout()) {
-    // Sums that are due are what a leaf that several ranks use asks for by its
-    // layout.
+    // The pending sum of a leaf that several ranks use is part of an op.
     const CommOrigin origin = IsBeforeReduction(from, layout())
                                   ? CommOrigin::Op("gradient")
                                   : CommOrigin::Implicit("backward");

@@ -18,7 +18,7 @@ const OpRuleEntry* DispatchCache::UserRule(const OpInfo& info) const {
 
 void DispatchCache::AddUserRule(const OpInfo& info, OpRuleEntry entry) {
   rules_[&info] = std::move(entry);
-  // Plans made by an earlier rule of the op are void.
+  // Plans of an earlier rule of the op are invalid.
   plans_.clear();
 }
 

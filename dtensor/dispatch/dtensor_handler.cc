@@ -34,7 +34,7 @@ std::string DTensorHandler::MemoryOwner() const {
 }
 
 bool DTensorHandler::OwnsMemory() const {
-  // A view of a part would keep the rest from being freed.
+  // If it were a view of a larger storage, it would keep the rest alive.
   const bool has_alias_or_copy = mark_ != nullptr && mark_.use_count() > 1;
   return !is_alias_or_copy() && !has_alias_or_copy && local_.IsUnique() &&
          local_.is_contiguous() &&
@@ -85,7 +85,7 @@ const Tensor& DTensorHandler::WritableLocal(const char* what) const {
 void DTensorHandler::Watch() const {
   Watched& watched = *watched_;
   if (is_alias_or_copy()) {
-    // Nobody writes to what is gone.
+    // A source that is gone cannot be written.
     const std::shared_ptr<Storage> source = watched.source.lock();
     CH_CHECK(source == nullptr || source->version() == watched.source_version)
         << Describe() << " is used after a write in place to the tensor that "

@@ -32,7 +32,7 @@ namespace {
 
 class RedistributeNode final : public Node {
  public:
-  /// \param moved the dtype that the gradient is moved in.
+  /// \param moved the dtype in which the gradient is redistributed.
   RedistributeNode(Layout to, DType moved, DType dtype,
                    std::optional<RedistributeCostModel> cost)
       : to_(std::move(to)),
@@ -42,7 +42,7 @@ class RedistributeNode final : public Node {
   const char* name() const override { return "redistribute"; }
   void Backward(TensorSpan output_grads, GradientSlots& slots) override {
     if (!slots.Needed(0)) return;
-    // Cast before it moves.
+    // Cast before the redistribution.
     const Tensor gradient = RedistributeGradient(
         output_grads[0], to_, name(), {.forward_dtype = moved_, .cost = cost_});
     slots.Put(0, RedistributeGradient(gradient, to_, name(),
@@ -86,8 +86,8 @@ TensorList RedistributeOp::Forward(TensorSpan inputs) const {
   }
   const PreparedPlan& plan = *chosen;
   Tensor source = from.local();
-  // Where it stays, it stays on all ranks; and what communicates or casts has
-  // memory of its own.
+  // A part that does not change keeps its memory on all ranks. A result of
+  // communication or of a cast has its own.
   PartInfo info;
   Shape strides = ContiguousStrides(input.sizes());
   if (source.dtype() == dtype && plan.shares_memory) {

@@ -35,7 +35,7 @@ bool AskedByEnvironment() {
   return true;
 }
 
-// What one rank holds of what others may hold too.
+// A tensor part that other ranks may replicate.
 struct Part {
   std::string what;
   Layout layout;
@@ -44,8 +44,8 @@ struct Part {
   std::string hash;
 };
 
-// Which integers were compared, by hashes of what the ranks of a mesh do alike:
-// all of them find the same new. And those that wait for it.
+// Integers compared so far, by hashes of what the ranks of a mesh share, so
+// that all ranks find the same ones new; and those that wait for comparison.
 struct Compared final : RankContext::Extension {
   absl::flat_hash_set<size_t> seen;
   std::vector<std::pair<DeviceMesh, std::vector<Part>>> waiting;
@@ -69,15 +69,15 @@ bool IsFirst(absl::string_view what, const std::string* module,
   return ComparedHere().seen.insert(absl::HashOf(what, in, layout)).second;
 }
 
-// OK if `hashes`, of all ranks of `mesh`, are equal where ranks replicate each
-// other by the layout of `part`.
+// Returns OK if `hashes`, of all ranks of `mesh`, are equal for ranks that
+// replicate each other by the layout of `part`.
 absl::Status CompareHashes(const Part& part,
                            const std::vector<absl::string_view>& hashes,
                            const DeviceMesh& mesh) {
   std::vector<int> axes(static_cast<size_t>(mesh.ndim()));
   std::iota(axes.begin(), axes.end(), 0);
   for (int i = 0; i < mesh.size(); ++i) {
-    // Among ranks that replicate each other, the one with coordinate 0.
+    // Of the ranks that replicate each other, the one with coordinate 0.
     MeshCoordinate at = mesh.layout().CoordinateAt(i);
     for (int axis = 0; axis < mesh.ndim(); ++axis) {
       if (part.layout.state_of_axis(axis).is_replicate()) at[axis] = 0;
@@ -98,7 +98,7 @@ absl::Status CompareHashes(const Part& part,
   return absl::OkStatus();
 }
 
-// OK if ranks hold the same bits of all `parts`. By one exchange.
+// Returns OK if ranks hold the same bits of all `parts`. Uses one exchange.
 absl::Status CompareParts(const std::vector<Part>& parts,
                           const DeviceMesh& mesh) {
   std::vector<int> axes(static_cast<size_t>(mesh.ndim()));
@@ -126,8 +126,8 @@ absl::Status CompareParts(const std::vector<Part>& parts,
   return absl::OkStatus();
 }
 
-// Compares the part with those of other ranks, or lets it wait for the end of
-// the forward.
+// Compares the part with those of other ranks, or queues it for the end of the
+// forward.
 void TakeUp(const char* what, const Tensor& local, const DeviceMesh& mesh,
             const Layout& layout, ShapeView sizes, bool is_data) {
   const std::shared_ptr<const std::string> module = RunningModule();

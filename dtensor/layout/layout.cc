@@ -15,14 +15,14 @@ namespace crosshatch {
 struct Layout::Impl {
   MeshLayout mesh;
   std::vector<DimSharding> dims;
-  /// Of each axis; follows from `dims` but for the partial ones.
+  /// Derived from `dims`, except for the partial ones.
   std::vector<AxisState> axes;
   size_t hash = 0;
 };
 
 namespace {
 
-/// Chunk `index` of the `count` that `whole` is cut into.
+/// Returns chunk `index` of the `count` chunks of `whole`.
 Interval Chunk(const Interval& whole, int count, int index) {
   const int64_t chunk = CeilDiv(whole.size(), count);
   const int64_t begin = std::min(whole.begin + index * chunk, whole.end);
@@ -49,7 +49,7 @@ absl::Status CheckCommuting(const MeshLayout& mesh,
   return absl::OkStatus();
 }
 
-/// What the axes do, from the two lists that Create takes.
+/// Returns the role of each axis, from the two lists that Create takes.
 absl::StatusOr<std::vector<AxisState>> AxisStates(
     const MeshLayout& mesh, const std::vector<DimSharding>& dims,
     const Layout::Partials& partials) {
@@ -154,7 +154,7 @@ absl::StatusOr<Layout> Layout::Of(
         absl::StrCat("layout: ", options.units.size(), " units for ",
                      axes_by_dim.size(), " dims: give one unit for each dim"));
   }
-  // What each axis does, to name both uses of an axis that has two.
+  // The role of each axis, to name both roles of an axis that has two.
   std::vector<std::string> uses(mesh.ndim());
   const auto use = [&](const std::string& name,
                        std::string as) -> absl::StatusOr<int> {
@@ -210,8 +210,8 @@ absl::StatusOr<Layout> Layout::FromPlacements(
   }
   std::vector<DimSharding> dims(ndim);
   Partials partials(mesh.ndim());
-  // A split factor counts the pieces that later axes have made before, so the
-  // axes join from the last to the first.
+  // A split factor counts the pieces made by later axes, so the axes are added
+  // from last to first.
   for (int axis = mesh.ndim() - 1; axis >= 0; --axis) {
     const Placement& placement = placements[axis];
     if (placement.is_partial()) partials[axis] = placement.reduce_op();
@@ -255,7 +255,7 @@ Layout Layout::WithShard(int axis, int dim, int position) const {
   auto& axes = dims[dim].axes;
   CH_CHECK(position >= 0 && position <= static_cast<int>(axes.size()))
       << "position " << position << " in dim " << dim << " of " << ToString();
-  // What comes after a fine axis is fine.
+  // Axes after a fine axis are fine.
   if (position > static_cast<int>(axes.size()) - dims[dim].fine_axes) {
     ++dims[dim].fine_axes;
   }

@@ -9,14 +9,15 @@
 namespace crosshatch {
 namespace {
 
-/// Elements along some dims: of a destination, and those of them held.
+/// Numbers of elements along some dims: of a destination, and of the part of it
+/// that is held.
 struct Extent {
   int64_t wanted;
   int64_t held;
 };
 
-/// The extents of all ranks that can matter for the largest difference of
-/// products: wanting less while holding more cannot.
+/// The extents of all ranks that can give the largest difference of products.
+/// An extent that needs less and holds more cannot.
 using Frontier = absl::InlinedVector<Extent, 8>;
 
 void Insert(const Extent& extent, Frontier& frontier) {
@@ -32,8 +33,8 @@ void Insert(const Extent& extent, Frontier& frontier) {
   frontier.push_back(extent);
 }
 
-/// By how much the index of a chunk of `dim` grows along `axis`; 0 for axes
-/// that do not split it.
+/// Returns how much the index of a chunk of `dim` grows along `axis`; 0 for
+/// axes that do not split it.
 int Stride(const Layout& layout, int dim, int axis) {
   const absl::Span<const int> axes = layout.axes_of_dim(dim);
   if (!HasAxis(axes, axis)) return 0;
@@ -44,11 +45,11 @@ int Stride(const Layout& layout, int dim, int axis) {
   return stride;
 }
 
-/// The chunks of one dim under both layouts, at a place that moves.
+/// The chunks of one dim under both layouts, at a coordinate that changes.
 struct DimChunks {
   std::vector<Interval> from;
   std::vector<Interval> to;
-  /// Where the chunks of pooled ranks lie, counted from the place's own.
+  /// The chunks of pooled ranks, relative to the current one.
   std::vector<int> pool = {0};
   absl::InlinedVector<int, 4> from_strides;
   absl::InlinedVector<int, 4> to_strides;
@@ -56,7 +57,7 @@ struct DimChunks {
   int to_index = 0;
 };
 
-/// Dims that share an axis, among those of either layout.
+/// Dims that share an axis in either layout.
 struct Component {
   absl::InlinedVector<int, 4> dims;
   AxisList axes;
@@ -122,7 +123,8 @@ Frontier FrontierOf(const Component& component, const Layout& from,
   Frontier frontier;
   std::vector<DimChunks> dims;
   for (int dim : component.dims) {
-    // The dim stays as it is and goes its own way. Whoever wants most counts.
+    // The dim does not change and shares no axis: the rank that needs most
+    // counts.
     if (component.dims.size() == 1 && from.sharding(dim) == to.sharding(dim)) {
       const MeshCoordinate first(mesh.ndim(), 0);
       const int64_t most = to.DimInterval(dim, shape[dim], first).size();
@@ -144,7 +146,7 @@ Frontier FrontierOf(const Component& component, const Layout& from,
       extent.wanted *= wanted.size();
       extent.held *= held;
     }
-    // Neighbours are mostly alike.
+    // Adjacent extents are often equal.
     if (extent.wanted != last.wanted || extent.held != last.held) {
       Insert(extent, frontier);
       last = extent;
@@ -180,7 +182,7 @@ int64_t LargestShard(const Layout& layout, ShapeView shape) {
 int64_t MostMissing(const Layout& from, const Layout& to, ShapeView shape,
                     absl::Span<const int> pooled) {
   CH_CHECK(from.mesh() == to.mesh());
-  // What the dims so far multiply to.
+  // The product of the dims so far.
   Frontier product = {{1, 1}};
   for (const Component& component : Components(from, to, pooled)) {
     Frontier next;
@@ -223,12 +225,12 @@ AxisList NeededAxes(const Layout& from, const Layout& to, int dim,
     if (HasAxis(to.axes_of_dim(dim), axis)) {
       shared.push_back({axis, Stride(from, dim, axis), Stride(to, dim, axis)});
     } else {
-      // Ranks along it want the same and hold different parts.
+      // Ranks along it need the same and hold different parts.
       needed.push_back(axis);
     }
   }
-  // Whoever holds an element sits elsewhere along an axis than whoever wants it
-  // where its chunks have different digits. Chunks ascend in both layouts.
+  // An element's holder and its receiver differ along an axis if their chunks
+  // have different digits. Chunks ascend in both layouts.
   const std::vector<Interval> held = from.DimIntervals(dim, size);
   const std::vector<Interval> wanted = to.DimIntervals(dim, size);
   size_t first = 0;

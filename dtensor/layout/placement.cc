@@ -72,7 +72,7 @@ absl::StatusOr<std::vector<Placement>> ParsePlacements(absl::string_view text) {
         absl::StrCat("placements \"", text, "\" are not a list in []"));
   }
   std::vector<Placement> placements;
-  // Commas inside parentheses belong to a strided shard.
+  // A comma inside parentheses is part of a strided shard.
   size_t begin = 0;
   int depth = 0;
   for (size_t i = 0; i <= rest.size(); ++i) {

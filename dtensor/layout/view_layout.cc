@@ -11,7 +11,7 @@ namespace crosshatch {
 namespace {
 
 // Dims [in_begin, in_end) of the input and [out_begin, out_end) of the output
-// hold the same elements; no smaller ranges do.
+// that hold the same elements; no smaller ranges do.
 struct DimGroup {
   int in_begin, in_end;
   int out_begin, out_end;
@@ -53,9 +53,9 @@ int64_t Product(ShapeView sizes, int begin, int end) {
   return product;
 }
 
-// Which elements of a row-major tensor a box has: `first`, and from there
-// steps of loops within loops. The fewest loops that give them, so that equal
-// elements are equal values.
+// The elements of a row-major tensor in a box: `first`, and strided loops from
+// there. The number of loops is minimal, so that equal sets of elements are
+// equal values.
 struct Elements {
   struct Loop {
     int64_t stride;
@@ -83,7 +83,7 @@ struct Elements {
 
 class ElementsOf {
  public:
-  /// Takes the dims innermost first.
+  /// Adds a dim, innermost first.
   void Add(const Interval& part, int64_t size) {
     if (part.size() <= 0) elements_.empty = true;
     elements_.first += part.begin * stride_;
@@ -134,8 +134,8 @@ class ViewSolver {
   }
 
  private:
-  // The rule: the split of a group's one split input dim goes to the output dim
-  // that starts where it does.
+  // The usual case: the split of a group's one split input dim becomes that of
+  // the output dim that starts at the same element.
   bool CarryOne(const DimGroup& group) {
     int split = -1;
     for (int d = group.in_begin; d < group.in_end; ++d) {
@@ -168,7 +168,7 @@ class ViewSolver {
     return false;
   }
 
-  // Whether every rank's part of the input is its part of the output.
+  // Returns whether every rank's part of the input is its part of the output.
   bool SameElements(int in_dim, int64_t in_inner, int out_dim,
                     int64_t out_inner, const DimSharding& candidate) const {
     const Layout split(mesh_, {candidate});
@@ -184,11 +184,11 @@ class ViewSolver {
     return true;
   }
 
-  // The exceptions, such as the inner dim of pairs whose outer dim is split
-  // into single rows: goes through all splits of the group's output dims by
-  // the axes that split its input dims.
+  // The other cases, such as the inner dim of pairs whose outer dim is split
+  // into single rows: tries all splits of the group's output dims by the axes
+  // that split its input dims.
   bool CarryAny(const DimGroup& group) {
-    // No rank has anything, whatever the output's layout.
+    // No rank has elements, whatever the output's layout.
     if (!has_elements_) return true;
     group_ = group;
     axes_.clear();
@@ -212,8 +212,9 @@ class ViewSolver {
     return Assign(0);
   }
 
-  // A unit divides what the first rank has, together with those that differ
-  // from it along axes that split single elements: that is whole units.
+  // A unit divides the elements of the first rank together with those of the
+  // ranks that differ from it along axes that split single elements, because
+  // these are whole units.
   void CollectUnits() {
     units_.clear();
     for (unsigned fine = 0; fine < 1u << axes_.size(); ++fine) {
@@ -232,7 +233,7 @@ class ViewSolver {
     units_.erase(std::unique(units_.begin(), units_.end()), units_.end());
   }
 
-  // Of the ranks that differ along other axes only, one is enough.
+  // Of ranks that differ along other axes only, one is sufficient.
   bool OfOtherAxes(const MeshCoordinate& at) const {
     for (int axis = 0; axis < mesh_.ndim(); ++axis) {
       const bool of_group =
@@ -242,7 +243,7 @@ class ViewSolver {
     return true;
   }
 
-  // Gives each axis from the `next`-th on every place.
+  // Tries every role for each axis from the `next`-th.
   bool Assign(size_t next) {
     if (next == axes_.size()) return ChooseUnits(group_.out_begin);
     for (int d = group_.out_begin; d < group_.out_end; ++d) {
@@ -298,7 +299,7 @@ class ViewSolver {
   const bool has_elements_;
   std::vector<DimSharding> dims_;
 
-  // What CarryAny works on.
+  // The group that CarryAny works on.
   DimGroup group_ = {};
   absl::InlinedVector<int, 4> axes_;
   std::vector<int64_t> units_;

@@ -39,14 +39,14 @@ class Candidates {
                              : std::numeric_limits<int64_t>::max();
   }
 
-  /// Whether nothing can be lighter than what was found.
+  /// Returns whether nothing can be lighter than what was found.
   bool IsDone() const { return best_.has_value() && best_->weight <= least_; }
 
   bool Extend(Path& path, std::optional<RedistributeStep> step) const {
     return path.Extend(problem_, std::move(step), Limit());
   }
 
-  /// From `layout` to the destination, where reductions may be left to do.
+  /// Continues from `layout` to the destination, possibly with reductions left.
   void Reduce(const Path& path, const Layout& layout) {
     AxisList pending;
     for (int axis : changes_.reduced) {
@@ -55,7 +55,7 @@ class Candidates {
       }
     }
     if (pending.empty()) return Complete(path, layout);
-    // All at once first.
+    // All axes at once first.
     for (unsigned mask = (1u << pending.size()) - 1; mask > 0; --mask) {
       AxisList axes;
       for (size_t i = 0; i < pending.size(); ++i) {
@@ -68,7 +68,7 @@ class Candidates {
     }
   }
 
-  /// Does the reductions over `axes`, giving `result`, and the rest.
+  /// Performs the reductions over `axes`, giving `result`, then the rest.
   void ReduceTo(Path path, const Layout& layout, const AxisList& axes,
                 const Layout& result) {
     const auto scattered = std::count_if(
@@ -76,13 +76,13 @@ class Candidates {
         [&result](int axis) { return result.state_of_axis(axis).is_shard(); });
     Layout source = layout;
     if (scattered == 0) {
-      // An all-reduce needs but a slice.
+      // An all-reduce takes a slice.
       source = result;
       for (int axis : axes) {
         source = source.WithPartial(axis, layout.state_of_axis(axis).op);
       }
     } else if (scattered != static_cast<int>(axes.size())) {
-      // To scatter along some axes only makes engines send copies.
+      // Scattering along only some axes would make engines send copies.
       return;
     }
     RedistributeStep step = ReductionStep(source, result, axes);
@@ -92,12 +92,12 @@ class Candidates {
       return;
     }
     if (!Extend(path, std::move(step))) return;
-    // Of many axes there are thousands of sequences, few of them light.
+    // Many axes have thousands of sequences, few of them light.
     if (path.weight + LeastWeight(problem_, result) >= Limit()) return;
     if (MostMissing(layout, result, shape_) == 0) Reduce(path, result);
   }
 
-  /// Layouts to have after reductions over `axes`.
+  /// Returns candidate layouts after reductions over `axes`.
   Layouts Results(const Layout& layout, const AxisList& axes) const {
     Layouts results;
     const auto add = [&results](Layout result) {
@@ -117,7 +117,7 @@ class Candidates {
 
     Layout replicated = layout;
     for (int axis : axes) replicated = replicated.WithReplicate(axis);
-    // Replicas may do a part each of what the destination splits.
+    // Replicas may each reduce a part of what the destination splits.
     Layout sliced = replicated;
     for (int axis = 0; axis < mesh_.ndim(); ++axis) {
       const AxisState& after = to_.state_of_axis(axis);
@@ -126,8 +126,8 @@ class Candidates {
       }
     }
     for (const Layout& base : {replicated, sliced}) {
-      // Split as the destination; not at all; along some dim, to be put right
-      // by the exchange that follows.
+      // Split as the destination, not split, or split along some dim, which the
+      // exchange afterwards corrects.
       Layout scattered = base;
       for (int axis : axes) {
         const AxisState& after = to_.state_of_axis(axis);
@@ -146,7 +146,7 @@ class Candidates {
     return results;
   }
 
-  /// From `layout`, where nothing is left to reduce, to the destination.
+  /// Continues from `layout`, without reductions left, to the destination.
   void Complete(Path path, const Layout& layout) {
     const AxisList& created = changes_.created;
     if (created.empty()) {
@@ -161,8 +161,8 @@ class Candidates {
       }
       return;
     }
-    // Each rank of a group may have but a part of its sums and products: where
-    // it has that already, or all along one dim.
+    // Each rank of a group needs only a part of its sums and products: the part
+    // that it already holds, or all parts along one dim.
     Layout kept = settled_;
     for (int axis : created) {
       const AxisState& before = layout.state_of_axis(axis);

@@ -9,7 +9,7 @@
 namespace crosshatch {
 namespace {
 
-/// Whether ranks write the step's result to memory of its own.
+/// Returns whether ranks write the step's result to memory of its own.
 bool Allocates(const RedistributeStep& step) {
   if (step.communicates()) return true;
   if (step.kind != RedistributeStepKind::kToPartial) return false;
@@ -69,11 +69,11 @@ void HeldElements::Run(const RedistributeStep& step, ShapeView shape) {
 int64_t RedistributeLowerBound(const Layout& from, const Layout& to,
                                ShapeView shape) {
   const MeshLayout& mesh = from.mesh();
-  // Ranks along axes that become partial are one: what passes between them is
-  // not counted.
+  // Ranks along axes that become partial count as one; transfers between them
+  // are not counted.
   AxisList pooled;
   int64_t summands = 1;
-  // Of those that a message may go between.
+  // The ranks that a message may connect.
   int64_t ranks = 1;
   int64_t replicas = 1;
   for (int axis = 0; axis < mesh.ndim(); ++axis) {

@@ -23,7 +23,7 @@ struct HeldShard {
   std::vector<int> ranks;
 };
 
-/// The different shards of a layout; together they are the tensor.
+/// Returns the distinct shards of a layout, which together are the tensor.
 std::vector<HeldShard> ShardsOf(const Layout& layout, ShapeView shape) {
   const MeshLayout& mesh = layout.mesh();
   AxisList replicas;
@@ -50,7 +50,7 @@ struct Receiver {
   Box box;
 };
 
-/// In the order of world ranks.
+/// Returns the receivers in the order of world ranks.
 std::vector<Receiver> ReceiversOf(const Layout& layout, ShapeView shape) {
   const MeshLayout& mesh = layout.mesh();
   std::vector<Receiver> receivers;
@@ -84,7 +84,7 @@ void ForEachMove(const HeldShard& shard, const std::vector<Receiver>& receivers,
   }
 }
 
-/// The elements that the rank which lacks most has to receive.
+/// Returns the elements that the rank which lacks the most receives.
 int64_t MostReceived(const Layout& source, const Layout& destination,
                      ShapeView shape) {
   const MeshLayout& mesh = destination.mesh();
@@ -102,7 +102,8 @@ int64_t MostReceived(const Layout& source, const Layout& destination,
   return most;
 }
 
-/// Layouts to reduce to: split along some dim, as far as it goes, or not.
+/// Returns candidate layouts after reductions: split along some dim as far as
+/// possible, or not split.
 std::vector<Layout> Settled(const Layout& from) {
   AxisList pending;
   Layout whole = from;
@@ -121,8 +122,8 @@ std::vector<Layout> Settled(const Layout& from) {
   return settled;
 }
 
-/// Layouts from which `to` is had without communication: where sums and
-/// products are to be, a rank needs but a part of the values.
+/// Returns layouts from which `to` follows without communication: for sums and
+/// products a rank needs only a part of the values.
 std::vector<Layout> Unfinished(const Layout& to) {
   AxisList filled;
   Layout whole = to;
@@ -142,7 +143,8 @@ std::vector<Layout> Unfinished(const Layout& to) {
   return layouts;
 }
 
-/// Whether some element is the result of a reduction of several operands.
+/// Returns whether some element is the result of a reduction of several
+/// operands.
 bool HasSummands(const Layout& layout) {
   for (int axis = 0; axis < layout.mesh().ndim(); ++axis) {
     if (layout.state_of_axis(axis).is_partial() &&
@@ -153,14 +155,14 @@ bool HasSummands(const Layout& layout) {
   return false;
 }
 
-/// CrossMeshPlan::least_bytes, in elements.
+/// Returns CrossMeshPlan::least_bytes, in elements.
 int64_t LeastReceived(const Layout& from, const Layout& to, ShapeView shape) {
   AxisList pooled;
   for (int axis = 0; axis < to.mesh().ndim(); ++axis) {
     if (to.state_of_axis(axis).is_partial()) pooled.push_back(axis);
   }
   const bool summands = HasSummands(from);
-  // They may pass from one mesh to the other as they are.
+  // Summands may pass from one mesh to the other unreduced.
   if (summands && !pooled.empty()) return 0;
   const MeshLayout& mesh = to.mesh();
   const std::vector<HeldShard> shards =
@@ -263,7 +265,7 @@ absl::StatusOr<CrossMeshPlan> PlanCrossMesh(const Layout& from,
       if (weight < best.weight) best = {&settle, &finish, received, weight};
     }
   }
-  // What replicas hold is a summand of any kind without communication.
+  // Replicas become summands of any kind without communication.
   CH_CHECK(best.settle != nullptr) << to.ToString();
 
   CrossMeshPlan plan = {.settle = *best.settle, .finish = *best.finish};

@@ -37,8 +37,8 @@ bool IsWhole(const Box& box, ShapeView sizes) {
                     sizes.end());
 }
 
-// What a run allocates belongs to the stream `home` and is used on the current
-// one; null where these are one.
+// Memory that a run allocates belongs to the stream `home` and is used on the
+// current one; null if they are the same.
 Tensor EmptyOf(ShapeView sizes, DType dtype, Stream* home) {
   if (home == nullptr) return Empty(sizes, dtype);
   Stream& current = RankContext::Current().current_stream();
@@ -49,13 +49,14 @@ Tensor EmptyOf(ShapeView sizes, DType dtype, Stream* home) {
   return made;
 }
 
-// Keeps the memory from being leased anew before the current stream gets here.
+// Keeps the memory from being leased again before the current stream has used
+// it.
 void UsedHere(const Tensor& t, const Stream* home) {
   if (home == nullptr) return;
   t.storage()->block().UsedOn(RankContext::Current().current_stream());
 }
 
-// A step without communication.
+// Executes a step without communication.
 Tensor RunLocal(const RedistributeStep& step, const PreparedPlan::Step& part,
                 const Tensor& source, Stream* home) {
   const bool copies = !part.boxes.sends.empty();
@@ -170,7 +171,7 @@ Tensor Run(const PreparedPlan& plan, const Tensor& local,
         current = std::move(copy);
       }
       destination = EmptyOf(part.sizes, current.dtype(), home);
-      // Empty lists: no member of the group has anything to reduce.
+      // Empty lists: no member of the group has elements to reduce.
       if (!part.boxes.sends.empty()) {
         absl::Status status = Issue(step, part, current, destination, mesh);
         if (!status.ok()) RankContext::Current().Poison(std::move(status));
@@ -195,7 +196,7 @@ Tensor Execute(const PreparedPlan& plan, const Tensor& local,
 Tensor ExecuteAsync(const PreparedPlan& plan, const Tensor& local,
                     const DeviceMesh& mesh, Event& done) {
   RankContext& context = RankContext::Current();
-  // Who lends memory cannot be told until when it is used.
+  // The last use of borrowed memory is unknown.
   const bool borrowed = local.numel() > 0 && local.storage()->block().empty();
   if (plan.plan.cost.launches == 0 || borrowed) {
     return Execute(plan, local, mesh);
@@ -265,7 +266,7 @@ Tensor ExecuteCrossMesh(const PreparedCrossMeshPlan& plan, const Tensor& local,
   if (!plan.plan.exchanges) {
     if (!receives) return Tensor();
     const auto& box = plan.transfers.sends[plan.transfers.self];
-    // What is to be there, if anything, is a part of what is.
+    // The destination, if any, is a part of the source.
     return Execute(
         *plan.finish,
         box.has_value() ? ViewOf(source, *box) : Empty(plan.sizes, dtype), to);

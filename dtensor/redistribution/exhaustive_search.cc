@@ -39,8 +39,7 @@ ExhaustiveSearch::ExhaustiveSearch(const MeshLayout& mesh, int ndim,
 
 int64_t ExhaustiveSearch::Weight(size_t from, size_t to,
                                  int64_t max_elements) const {
-  // A place is a layout and what backs it: the result of an earlier step, or
-  // the source.
+  // A layout and its backing: the result of an earlier step, or the source.
   using Place = std::pair<size_t, size_t>;
   const size_t source = layouts_.size();
   std::map<Place, int64_t> best = {{{from, source}, 0}};
@@ -57,7 +56,7 @@ int64_t ExhaustiveSearch::Weight(size_t from, size_t to,
       size_t next_backing = backing;
       if (edge.allocates) {
         if (Held(from, backing, next) > max_elements) continue;
-        // Without a bound it does not matter.
+        // Without a bound the backing does not matter.
         if (max_elements != kNever) next_backing = next;
       }
       const int64_t total = weight + edge.weight;

@@ -15,7 +15,7 @@ using Kind = RedistributeStepKind;
 
 constexpr double kUnwritten = std::numeric_limits<double>::infinity();
 
-/// Positions of the elements of `box` in a tensor of shape `shape`.
+/// Returns the positions of the elements of `box` in a tensor of shape `shape`.
 std::vector<int64_t> PositionsIn(ShapeView shape, const Box& box) {
   CH_CHECK(Contains(WholeBox(shape), box))
       << ToString(box) << " of " << ToString(shape);
@@ -33,8 +33,8 @@ std::vector<int64_t> PositionsIn(ShapeView shape, const Box& box) {
   return positions;
 }
 
-/// Writes `values` to `box` of a tensor of shape `shape`, which must be
-/// unwritten there.
+/// Writes `values` to `box` of a tensor of shape `shape`, whose elements there
+/// must be unwritten.
 void Paste(const Values& values, ShapeView shape, const Box& box,
            Values& tensor) {
   const std::vector<int64_t> positions = PositionsIn(shape, box);
@@ -74,7 +74,7 @@ std::vector<Values> RunStep(const RedistributeStep& step, ShapeView shape,
               local, mine.receives[c], result);
       }
       if (step.kind == Kind::kToPartial) {
-        // What keeps all values is a view.
+        // A step that keeps all values is a view.
         if (std::count(result.begin(), result.end(), kUnwritten) > 0) {
           allocated[i] = numel;
         }
@@ -183,7 +183,8 @@ std::vector<Values> RunPlan(const RedistributePlan& plan, ShapeView shape,
                             int64_t element_size, std::vector<Values> shards) {
   RedistributeCost cost;
   const Layout* layout = &plan.from;
-  // By rank: the source, which stays, and what backs the result so far.
+  // By rank: the source, which stays allocated, and the backing of the result
+  // so far.
   std::vector<int64_t> source;
   for (const Values& shard : shards) {
     source.push_back(static_cast<int64_t>(shard.size()));

@@ -88,7 +88,7 @@ Layout InsertShard(const Layout& layout, int axis, int dim, int position,
                    const Layout& like) {
   DimSharding sharding = layout.sharding(dim);
   if (sharding.axes.empty()) sharding.unit = like.unit(dim);
-  // What comes after a fine axis is fine.
+  // Axes after a fine axis are fine.
   const int coarse =
       static_cast<int>(sharding.axes.size()) - sharding.fine_axes;
   if (position > coarse || (position == coarse && sharding.fine_axes > 0)) {

@@ -18,8 +18,9 @@ std::vector<int> PartialAxes(const Layout& layout) {
   return axes;
 }
 
-/// The reduction of one value for each place along the partial axes, given in
-/// row-major order. The ops commute, so sums and averages may be done at once.
+/// Returns the reduction of one value for each index along the partial axes,
+/// given in row-major order. The ops commute, so sums and averages may be
+/// combined.
 double ReducePartial(const Layout& layout, const std::vector<double>& values) {
   const std::vector<int> axes = PartialAxes(layout);
   if (axes.empty()) return values.at(0);
@@ -85,7 +86,7 @@ std::string DenseTensor::Mismatch(const Layout& to,
         values[r] = shards[position[group[r]]].at(e);
       }
       const double actual = ReducePartial(to, values);
-      // Only averages over 3 ranks and their sums round.
+      // Only averages over 3 ranks and their sums are rounded.
       if (std::abs(actual - expected[e]) > 1e-12 * std::abs(expected[e])) {
         return absl::StrCat("position ", i, " element ", e, ": ", actual,
                             " instead of ", expected[e]);

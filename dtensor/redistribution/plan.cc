@@ -17,20 +17,20 @@ namespace {
 
 using Steps = std::vector<RedistributeStep>;
 
-/// nullopt where none keep to the bound on memory.
+/// Returns nullopt if no plan respects the bound on memory.
 std::optional<Steps> LightestSteps(const RedistributeProblem& problem) {
   if (LargestShard(problem.from, problem.shape) > problem.max_elements) {
     return std::nullopt;
   }
   if (problem.from == problem.to) return Steps();
-  // Nothing to move or to reduce.
+  // No elements to move or to reduce.
   if (NumElements(problem.shape) == 0) {
     return Steps{LocalStep(problem.from, problem.to)};
   }
   std::optional<RedistributePath> path = LightestCandidate(problem);
   const PartialChanges changes(problem.from, problem.to);
-  // One exchange is the lightest, unless it takes bytes over a heavy axis that
-  // others could take over lighter ones.
+  // One exchange is the lightest, unless it sends bytes over a heavy axis that
+  // others could send over lighter ones.
   const bool one_exchange = changes.reduced.empty() &&
                             changes.created.empty() &&
                             problem.model.WeighsBytesAlike();

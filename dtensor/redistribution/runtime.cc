@@ -59,7 +59,8 @@ absl::StatusOr<const PreparedPlan*> DTensorRuntime::Plan(
     std::optional<int64_t> max_elements) {
   absl::InlinedVector<int64_t, 16> key = {from.id, to.id, element_size};
   key.insert(key.end(), shape.begin(), shape.end());
-  // Longer than the keys of plans without: both layouts have as many dims.
+  // Longer than the keys of plans without a model: both layouts have equally
+  // many dims.
   key.push_back(max_elements.value_or(-1));
   key.push_back(model.bytes_per_launch);
   for (const auto& by_axis :
@@ -79,8 +80,8 @@ absl::StatusOr<const PreparedPlan*> DTensorRuntime::Plan(
   return plan.get();
 }
 
-// Names the op and the plan where the rank's mode wants that; in backward the
-// forward op too.
+// Prints or checks the op and the plan as the rank's mode requires; in backward
+// the forward op, too.
 void DTensorRuntime::CheckImplicit(const PreparedPlan& plan,
                                    const char* for_op) {
   const ImplicitRedistribution mode = CurrentImplicitRedistribution();

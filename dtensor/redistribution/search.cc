@@ -17,7 +17,7 @@ namespace {
 using Path = RedistributePath;
 using Layouts = std::vector<Layout>;
 
-/// Adds the layouts of `layouts` with `axis` splitting some dim in addition.
+/// Appends the layouts of `layouts` with `axis` splitting some dim in addition.
 void AddSplits(int axis, const Layout& like, Layouts& layouts) {
   const size_t without = layouts.size();
   for (size_t i = 0; i < without; ++i) {
@@ -30,8 +30,8 @@ void AddSplits(int axis, const Layout& like, Layouts& layouts) {
   }
 }
 
-/// Adds the layouts among the first `count` of `layouts` that stay valid with a
-/// pending reduction over `axis`, with that.
+/// Appends the first `count` of `layouts` with a pending reduction over `axis`,
+/// if valid.
 void AddPartials(int axis, ReduceOp op, size_t count, Layouts& layouts) {
   for (size_t i = 0; i < count; ++i) {
     bool commutes = true;
@@ -42,7 +42,8 @@ void AddPartials(int axis, ReduceOp op, size_t count, Layouts& layouts) {
   }
 }
 
-/// All layouts to go through, the ends included; empty if they are too many.
+/// Returns all layouts of the search, including the ends; empty if there are
+/// too many.
 Layouts LayoutsBetween(const RedistributeProblem& problem) {
   const MeshLayout& mesh = problem.from.mesh();
   Layouts layouts = {Layout::Replicated(mesh, problem.from.ndim())};
@@ -95,7 +96,7 @@ class Search {
       open_.pop();
       const Place& place = places_[best.place];
       if (place.layout == problem_.to) return *best.path;
-      // A better way there may have been found since.
+      // A better path may have been found since.
       if (std::find(place.paths.begin(), place.paths.end(), best.path) !=
           place.paths.end()) {
         Expand(best);
@@ -109,22 +110,23 @@ class Search {
 
   struct Place {
     Layout layout;
-    /// Of what is left to do from here.
+    /// A lower bound on the remaining weight.
     int64_t least_weight;
-    /// Ways to get here, none of which is better than another in all respects.
+    /// Paths to this layout, none of which is better than another in all
+    /// respects.
     std::vector<SharedPath> paths;
   };
 
   struct Candidate {
-    /// Of the whole, at least.
+    /// A lower bound on the total weight.
     int64_t weight;
     size_t steps;
-    /// The order in which candidates were found.
+    /// The order of discovery.
     int64_t number;
     size_t place;
     SharedPath path;
 
-    /// Whether it comes after `other`.
+    /// Returns whether it comes after `other`.
     bool operator<(const Candidate& other) const {
       if (weight != other.weight) return weight > other.weight;
       if (steps != other.steps) return steps > other.steps;
@@ -136,7 +138,8 @@ class Search {
     return problem_.max_elements != std::numeric_limits<int64_t>::max();
   }
 
-  /// Whether whatever can follow `b` can follow `a` at no more weight.
+  /// Returns whether every continuation of `b` can follow `a` at no more
+  /// weight.
   bool IsAsGood(const Path& a, const Path& b) const {
     return a.weight <= b.weight && a.steps.size() <= b.steps.size() &&
            (!IsBounded() || a.held.result() <= b.held.result());
@@ -180,7 +183,7 @@ class Search {
     }
   }
 
-  /// The step from one layout to another, if one does it.
+  /// Returns the step from one layout to another, if one step is sufficient.
   std::optional<RedistributeStep> StepTo(const Layout& from,
                                          const Layout& to) const {
     const PartialChanges changes(from, to);
@@ -227,15 +230,15 @@ PartialChanges::PartialChanges(const Layout& from, const Layout& to) {
 
 int64_t LeastWeight(const RedistributeProblem& problem, const Layout& layout) {
   const MeshLayout& mesh = layout.mesh();
-  // A reduction over an axis takes a collective over it, whatever else it is
-  // over.
+  // A reduction over an axis needs a collective over it, possibly with other
+  // axes.
   int64_t launch = 0;
   for (int axis : PartialChanges(layout, problem.to).reduced) {
     if (mesh.size(axis) == 1) continue;
     launch = std::max(launch, problem.model.LaunchWeight({axis}));
   }
   // Every operand of an average, minimum or maximum is the value, which each
-  // rank has to have.
+  // rank must have.
   Layout held = problem.to;
   for (int axis : PartialChanges(layout, problem.to).created) {
     if (!IsFilled(problem.to.state_of_axis(axis).op)) {
@@ -250,7 +253,7 @@ int64_t LeastWeight(const RedistributeProblem& problem, const Layout& layout) {
       launch = std::min(launch, problem.model.LaunchWeight({axis}));
     }
   }
-  // No byte weighs less than over the lightest axis.
+  // A byte has at least the weight of the lightest axis.
   int64_t of_byte = std::numeric_limits<int64_t>::max();
   for (int axis = 0; elements > 0 && axis < mesh.ndim(); ++axis) {
     if (mesh.size(axis) == 1) continue;

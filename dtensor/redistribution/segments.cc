@@ -13,8 +13,8 @@ struct Level {
   int64_t stride;
 };
 
-// The dims of the box, innermost first, without those of size 1 and with
-// neighbours joined where the outer one steps over whole inner ones.
+// Returns the dims of the box, innermost first, without those of size 1, and
+// with adjacent dims joined if they are contiguous.
 absl::InlinedVector<Level, 5> Coalesce(ShapeView sizes, ShapeView strides) {
   absl::InlinedVector<Level, 5> levels;
   for (size_t i = sizes.size(); i-- > 0;) {

@@ -12,7 +12,8 @@ namespace {
 
 using Kind = RedistributeStepKind;
 
-/// The coordinates of the group of `coordinate` over `axes`, in its order.
+/// Returns the coordinates of the group of `coordinate` over `axes`, in its
+/// order.
 std::vector<MeshCoordinate> GroupCoordinates(const MeshLayout& mesh,
                                              absl::Span<const int> axes,
                                              absl::Span<const int> coordinate) {
@@ -29,8 +30,8 @@ std::vector<MeshCoordinate> GroupCoordinates(const MeshLayout& mesh,
   return members;
 }
 
-/// Whether the rank at `coordinate` puts its values into the result of a
-/// kToPartial step: of ranks that hold the same ones, the first does.
+/// Returns whether the rank at `coordinate` writes its values into the result
+/// of a kToPartial step: the first of the ranks that hold the same ones.
 bool Contributes(const RedistributeStep& step,
                  absl::Span<const int> coordinate) {
   for (int axis : step.axes) {
@@ -69,8 +70,8 @@ const char* Name(RedistributeStepKind kind) {
 }
 
 std::string RedistributeStep::ToString() const {
-  // Dims that the group's axes split before, and dims whose split changes to
-  // another one.
+  // Dims that the group's axes split in the source, and dims whose split
+  // changes.
   std::vector<int> sources;
   std::vector<int> changed;
   for (int dim = 0; dim < from.ndim(); ++dim) {
@@ -158,7 +159,7 @@ RedistributeCost StepCost(const RedistributeStep& step, ShapeView shape,
       most = (group - 1) * LargestShard(step.to, shape);
       break;
     case Kind::kAllReduce: {
-      // Each rank reduces a piece of it and gathers the others.
+      // Each rank reduces a piece and gathers the others.
       const int64_t count = LargestShard(step.to, shape);
       const int64_t piece = (count + group - 1) / group;
       most = (group - 1) * piece + count - piece;
