@@ -26,11 +26,11 @@ namespace {
 // The dim of heads in [batch, time, heads, width].
 constexpr int kHeads = 2;
 
-// The factors of attention: batch and heads may be split, time and the width of
-// heads may not. A key head and the query heads that use it stay together,
-// unless the queries come split more finely and there are fewer key heads than
-// ranks, or every rank holds all of them: then a rank takes of the keys what
-// its queries use.
+// The factors of attention. Batch and heads may be split; time and the width of
+// heads may not. A key head stays with the query heads that use it, with one
+// exception: if the queries are split more finely and there are fewer key heads
+// than ranks, or if every rank holds all key heads, a rank uses the key heads
+// that its queries need.
 struct AttentionFactors {
   AttentionFactors(const RuleCall& call, const RuleInput& query,
                    const RuleInput& key) {
@@ -70,15 +70,15 @@ Tensor Joined(const TensorList& parts, int dim) {
   return parts.size() == 1 ? parts[0] : std::move(CatOp(dim).Forward(parts)[0]);
 }
 
-// Where mask, key ranges and slopes stand among the inputs of attention, after
-// which nothing follows; of a call without them there are no such inputs.
+// The index of mask, key ranges and slopes among the inputs of attention, after
+// which nothing follows. A call without them has no such inputs.
 constexpr size_t kForwardExtras = 3;
 constexpr size_t kBackwardExtras = 6;
 constexpr size_t kMaskGradExtras = 4;
 
-// Attention of what this rank holds. Dropout goes by places in the whole batch,
-// and where all key heads are at hand and query heads are not, there are up to
-// three calls, as the heads begin and end within a group or at its border.
+// Attention of this rank's heads and rows. Dropout depends on indices in the
+// global batch. If all key heads are local and query heads are split, there are
+// up to three calls, because the local heads may begin and end within a group.
 class AttentionHere final : public LocalProgram {
  public:
   struct Whole {
@@ -87,7 +87,8 @@ class AttentionHere final : public LocalProgram {
     bool shares_keys;
   };
 
-  // \param rows, heads of the batch and of the query heads, those here
+  // \param rows this rank's interval of the batch.
+  // \param heads this rank's interval of the query heads.
   AttentionHere(Interval rows, Interval heads, const Whole& whole,
                 bool backward)
       : first_row_(rows.begin),
@@ -107,7 +108,7 @@ class AttentionHere final : public LocalProgram {
                         {at / group, (end + group - 1) / group}});
       at = end;
     }
-    // No heads use no keys.
+    // No query heads use no key heads.
     if (heads.size() == 0) parts_[0].keys.end = parts_[0].keys.begin;
   }
 
@@ -122,7 +123,7 @@ class AttentionHere final : public LocalProgram {
     Interval keys;
   };
 
-  // Of a part whose heads begin so many after those here.
+  // Returns the op of a part whose heads begin at the given offset.
   template <typename AnyAttentionOp>
   AnyAttentionOp OpOfPart(const Op& op, int64_t heads) const {
     const auto& whole = static_cast<const AnyAttentionOp&>(op);
@@ -130,7 +131,7 @@ class AttentionHere final : public LocalProgram {
         whole.attributes.OfPart(first_row_, first_head_ + heads, all_heads_));
   }
 
-  // Appends the mask, key ranges and slopes that are there, of a part.
+  // Appends those of mask, key ranges and slopes that are present, for a part.
   static void AppendExtras(TensorSpan extras, const Interval& heads,
                            TensorList& inputs) {
     if (extras.empty()) return;
@@ -159,8 +160,8 @@ class AttentionHere final : public LocalProgram {
     return {Joined(outs, kHeads), Joined(statistics, 1)};
   }
 
-  // (grad, q, k, v, out, logsumexp, ...) -> (dq, dk, dv): of keys that no query
-  // here uses the gradients are zeros.
+  // (grad, q, k, v, out, logsumexp, ...) -> (dq, dk, dv). The gradients of keys
+  // that no local query uses are zeros.
   TensorList Backward(const Op& op, TensorSpan locals) const {
     if (parts_.empty()) {
       return OpOfPart<AttentionBackwardOp>(op, 0).Forward(locals);
@@ -196,9 +197,9 @@ class AttentionHere final : public LocalProgram {
   std::vector<Part> parts_;  // None: all here in one call.
 };
 
-// The gradient of a mask by what this rank holds: the op takes the places of
-// its rows and heads in the whole batch, and of heads in key heads that are all
-// at hand.
+// The gradient of a mask from this rank's heads and rows. The op receives the
+// offsets of its rows and heads in the global batch, and of its heads in key
+// heads that are all local.
 class MaskGradHere final : public LocalProgram {
  public:
   MaskGradHere(Interval rows, Interval heads, const AttentionHere::Whole& whole)
@@ -223,13 +224,13 @@ class MaskGradHere final : public LocalProgram {
   const AttentionKeyHeads key_heads_;
 };
 
-// Brings key heads that are split to the ranks whose query heads use them, and
-// their gradients back. Of fewer key heads than ranks some have none: that they
-// come from others is what the op does there, not an implicit redistribution.
+// Moves split key heads to the ranks whose query heads use them, and their
+// gradients back. If there are fewer key heads than ranks, some ranks have
+// none. Moving them is part of the op, not an implicit redistribution.
 class WithKeysOfOthers final : public LocalProgram {
  public:
-  // \param first the number of k among the inputs, after which v comes
-  // \param results whether outputs 1 and 2 are their gradients
+  // \param first the index of k among the inputs, after which v comes.
+  // \param results whether outputs 1 and 2 are their gradients.
   WithKeysOfOthers(const RuleCall& call, size_t first, bool results,
                    RuleResult& result)
       : first_(first) {
@@ -283,7 +284,7 @@ class WithKeysOfOthers final : public LocalProgram {
 };
 
 // Appends the dims of mask, key ranges and slopes: each index of batch and
-// query heads where they have it.
+// query heads that they have.
 void AddExtras(const RuleCall& call, size_t first, AttentionFactors& factors) {
   if (call.inputs.size() == first) return;
   const RuleInput& mask = call.inputs[first];
@@ -307,7 +308,7 @@ void AddExtras(const RuleCall& call, size_t first, AttentionFactors& factors) {
                                                : DimFactors{});
 }
 
-// \param query its number among the inputs.
+// \param query its index among the inputs.
 RuleResult SolveAttention(const RuleCall& call,
                           const AttentionAttributes& attributes,
                           const AttentionFactors& factors, size_t query) {
@@ -356,9 +357,9 @@ RuleResult AttentionBackwardRule(const RuleCall& call) {
       factors, 1);
 }
 
-// Rows and heads that the mask lacks are summed over.
+// Sums over the rows and heads that the mask lacks.
 RuleResult AttentionMaskGradRule(const RuleCall& call) {
-  // Ranks' own key heads are given below.
+  // Ranks' own key heads follow below.
   CH_CHECK_EQ(static_cast<const AttentionMaskGradOp&>(call.op).key_heads.group,
               0)
       << DescribeCall(call)
@@ -389,7 +390,7 @@ RuleResult AttentionMaskGradRule(const RuleCall& call) {
 }  // namespace
 
 void AddAttentionRules(OpRuleTable& table) {
-  // A plain mask carries no gradient; key ranges and slopes never do.
+  // A plain mask has no gradient; key ranges and slopes never have one.
   constexpr uint32_t kExtras = 7;
   table[&AttentionOp::kInfo] = {AttentionRule, kExtras << kForwardExtras};
   table[&AttentionBackwardOp::kInfo] = {AttentionBackwardRule,

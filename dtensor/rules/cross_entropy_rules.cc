@@ -21,7 +21,7 @@
 namespace crosshatch {
 namespace {
 
-// One all-reduce, in place, of all `tensors`.
+// Issues one all-reduce, in place, of all `tensors`.
 absl::Status Reduce(TensorSpan tensors, ReduceOp op, absl::Span<const int> axes,
                     const DeviceMesh& mesh) {
   Stream& stream = RankContext::Current().current_stream();
@@ -41,7 +41,7 @@ absl::Status Reduce(TensorSpan tensors, ReduceOp op, absl::Span<const int> axes,
   return communicator->Issue(std::move(collective), stream);
 }
 
-// Whether a target of `dtype` can be `value`.
+// Returns whether a target of `dtype` can be `value`.
 bool Holds(DType dtype, int64_t value) {
   switch (dtype) {
     case kUInt16:
@@ -54,7 +54,7 @@ bool Holds(DType dtype, int64_t value) {
   }
 }
 
-// Cross entropy of logits whose classes are split: the ranks exchange three
+// Cross entropy of logits whose classes are split. The ranks exchange three
 // numbers for each row instead of the logits.
 class ClassParallelCrossEntropy final : public LocalProgram {
  public:
@@ -183,7 +183,7 @@ RuleResult CountTargetsRule(const RuleCall& call) {
 }  // namespace
 
 void AddCrossEntropyRules(OpRuleTable& table) {
-  // Targets carry no gradient.
+  // Targets have no gradient.
   table[&CrossEntropyOp::kInfo] = {CrossEntropyRule, 1u << 1};
   table[&CrossEntropyBackwardOp::kInfo] = {CrossEntropyBackwardRule, 1u << 2};
   table[&CountTargetsOp::kInfo] = {CountTargetsRule};

@@ -12,7 +12,7 @@
 namespace crosshatch {
 namespace {
 
-// The split of each factor, its unit counted in the factor's elements.
+// The split of each factor, with its unit in elements of the factor.
 using Choice = absl::InlinedVector<DimSharding, 6>;
 
 bool IsSummed(ReduceOp op) {
@@ -53,7 +53,7 @@ class Solver {
     return true;
   }
 
-  // Whether some dim has several elements to each of the factor.
+  // Returns whether some dim has several elements for each of the factor.
   bool Wide(int factor) const {
     const auto wide = [factor](const DimFactors& dims) {
       return std::any_of(dims.begin(), dims.end(), [factor](const auto& dim) {
@@ -92,7 +92,7 @@ class Solver {
     }
   }
 
-  // The one split that the inputs ask for, if they agree.
+  // Returns the one split of the inputs, if they agree.
   std::optional<Choice> Agreed() const {
     Choice choice(rule_.factors.size());
     absl::InlinedVector<bool, 4> used(call_.mesh.ndim(), false);
@@ -123,7 +123,7 @@ class Solver {
       after.unit *= dim.width;
       if (!SameSplit(before, after, call_.inputs[fixed].sizes[d])) return false;
     }
-    // An axis along which the destination is partial has no other use.
+    // An axis along which the destination is partial must not split a factor.
     for (const DimSharding& split : choice) {
       for (int axis : split.axes) {
         if (layout.state_of_axis(axis).is_partial()) return false;
@@ -132,8 +132,8 @@ class Solver {
     return true;
   }
 
-  // Every way to split each factor by some of the axes that some input splits
-  // it by.
+  // Returns every way to split each factor by some of the axes by which some
+  // input splits it.
   std::vector<std::vector<DimSharding>> Options() const {
     std::vector<std::vector<DimSharding>> options(candidates_.size());
     for (size_t f = 0; f < candidates_.size(); ++f) {
@@ -190,7 +190,8 @@ class Solver {
     return *best;
   }
 
-  // What bringing the inputs there weighs; what reductions stay pending.
+  // Returns the weight of redistributing the inputs, and the reductions that
+  // stay pending.
   std::pair<int64_t, int64_t> CostOf(const Choice& choice) const {
     const RedistributeCostModel model;
     int64_t before = 0;
@@ -210,12 +211,13 @@ class Solver {
     return {before, pending};
   }
 
-  // The reduction over `axis` that stays pending from inputs to outputs, if
-  // any. \pre no factor is split by the axis.
+  // Returns the reduction over `axis` that stays pending from inputs to
+  // outputs, if any.
+  // \pre no factor is split by the axis.
   std::optional<ReduceOp> Kept(int axis) const {
     if (rule_.linearity == Linearity::kNone) return std::nullopt;
     if (rule_.fixed_input >= 0 && rule_.linearity != Linearity::kMultilinear) {
-      // What is written to a partial destination is made partial as well.
+      // What is written to a partial destination becomes partial, too.
       const AxisState& written =
           call_.inputs[rule_.fixed_input].layout.state_of_axis(axis);
       const bool keeps =
@@ -311,7 +313,7 @@ class Solver {
           << DescribeCall(call_)
           << ": the op writes in place to a tensor whose reductions are "
              "pending; redistribute first";
-      // The same split with another unit is the same shard.
+      // The same split with another unit gives the same shard.
       result.inputs[fixed] = layout;
       result.outputs[0].layout = layout;
     }
@@ -320,7 +322,7 @@ class Solver {
 
   const RuleCall& call_;
   const FactorRule& rule_;
-  // By factor: the distinct splits that inputs have, in the inputs' order.
+  // By factor: the distinct splits of the inputs, in the inputs' order.
   std::vector<std::vector<DimSharding>> candidates_;
 };
 

@@ -11,9 +11,9 @@
 namespace crosshatch {
 namespace {
 
-// The dims of an op that goes by indices along one of them: each other dim is
-// one factor of all operands; that dim is places in the index and what is
-// gathered or scattered, and elements of what the indices name.
+// The dims of an op that indexes along one of them. Each other dim is one
+// factor of all operands. That dim has two factors: positions in the index,
+// gathered and scattered tensors, and elements of the indexed tensor.
 struct IndexFactors {
   IndexFactors(const RuleCall& call, const IndexedBy& by, ShapeView index,
                int64_t named) {
@@ -34,7 +34,7 @@ struct IndexFactors {
   int element;
 };
 
-// Checks that the named tensor's sizes are the index's but for the dim.
+// Checks that the named tensor's sizes equal the index's except for the dim.
 void CheckSizes(const RuleCall& call, const IndexedBy& by, ShapeView named,
                 ShapeView index) {
   bool fits = named.size() == index.size();
@@ -45,7 +45,7 @@ void CheckSizes(const RuleCall& call, const IndexedBy& by, ShapeView named,
                  << by.dim;
 }
 
-// `by` for the shard of what the indices name, in `layout`, of this rank.
+// Returns `by` for this rank's shard of the indexed tensor, in `layout`.
 IndexedBy Here(const RuleCall& call, const IndexedBy& by, const Layout& layout,
                int64_t size) {
   IndexedBy here = by;
@@ -59,8 +59,8 @@ Shape WithDim(ShapeView sizes, const IndexedBy& by, int64_t size) {
   return result;
 }
 
-// A rank gathers what it holds and has zeros for the rest: where the dim is
-// split the result is a sum.
+// A rank gathers what it holds and has zeros for the rest. If the dim is split,
+// the result is a pending sum.
 RuleResult GatherRule(const RuleCall& call) {
   const auto& op = static_cast<const GatherOp&>(call.op);
   const RuleInput& a = call.inputs[0];
@@ -68,7 +68,7 @@ RuleResult GatherRule(const RuleCall& call) {
   CheckSizes(call, op.by, a.sizes, index);
   const int64_t size = a.sizes[static_cast<size_t>(op.by.dim)];
   IndexFactors factors(call, op.by, index, size);
-  // There are no sums of truth values.
+  // Booleans cannot be summed.
   factors.rule.factors[factors.element].whole = a.dtype == kBool;
   factors.rule.linearity = Linearity::kMultilinear;
   factors.rule.linear_inputs = kFirstInput;
@@ -91,8 +91,8 @@ RuleResult GatherGradRule(const RuleCall& call) {
   return SolveFactors(call, factors.rule);
 }
 
-// (base, index, src) -> as base. The places of a line are all needed by whoever
-// holds a part of it: they are not split.
+// (base, index, src) -> as base. Every rank that holds a part of the dim needs
+// all positions along it, so they are not split.
 RuleResult SolveScatter(const RuleCall& call, const IndexedBy& by) {
   const Shape& base = call.inputs[0].sizes;
   const Shape& index = call.inputs[1].sizes;
@@ -124,7 +124,7 @@ RuleResult ScatterRule(const RuleCall& call) {
   return result;
 }
 
-// (index, grad) -> as index, a sum where the dim is split.
+// (index, grad) -> as index; a pending sum if the dim is split.
 RuleResult ScatterGradRule(const RuleCall& call) {
   const auto& op = static_cast<const ScatterGradOp&>(call.op);
   const Shape& index = call.inputs[0].sizes;
@@ -132,7 +132,7 @@ RuleResult ScatterGradRule(const RuleCall& call) {
   CheckSizes(call, op.by, grad, index);
   IndexFactors factors(call, op.by, index,
                        grad[static_cast<size_t>(op.by.dim)]);
-  // Which of equal indices is the last shows in whole lines only.
+  // The last of equal indices is known only if the whole dim is local.
   factors.rule.factors[factors.place].whole = true;
   factors.rule.linearity = Linearity::kMultilinear;
   factors.rule.linear_inputs = kFirstInput << 1;
@@ -144,7 +144,7 @@ RuleResult ScatterGradRule(const RuleCall& call) {
   return result;
 }
 
-// Drops, of the call's op, what this rank holds of x.
+// Applies the call's dropout to this rank's part of x.
 class PartOfDropout final : public LocalProgram {
  public:
   PartOfDropout(Box box, Shape global_sizes)
@@ -173,7 +173,7 @@ RuleResult DropoutRule(const RuleCall& call) {
 }  // namespace
 
 void AddIndexRules(OpRuleTable& table) {
-  // Indices carry no gradient.
+  // Indices have no gradient.
   table[&GatherOp::kInfo] = {GatherRule, kFirstInput << 1};
   table[&GatherGradOp::kInfo] = {GatherGradRule, kFirstInput};
   table[&ScatterAddOp::kInfo] = {ScatterAddRule, kFirstInput << 1};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rules of ops that work along one dim: running sums and sorts.
+// Rules of ops along one dim: cumulative sums and sorts.
 #include <algorithm>
 #include <memory>
 #include <numeric>
@@ -32,8 +32,8 @@ Shape WithSize(ShapeView sizes, int dim, int64_t size) {
   return result;
 }
 
-// Running sums of a dim that is split: the ranks exchange the totals of their
-// parts, and each adds those before it.
+// Cumulative sums of a split dim. The ranks exchange the totals of their parts,
+// and each adds those before its own.
 class ShardedCumSum final : public LocalProgram {
  public:
   ShardedCumSum(SplitDim split, bool reverse) : split_(std::move(split)) {
@@ -100,7 +100,7 @@ RuleResult CumSumRule(const RuleCall& call) {
   return result;
 }
 
-// The first elements of a dim that is split: those of all are among those of
+// The first elements of a sorted split dim, which are among the first ones of
 // the parts.
 class ShardedTopK final : public LocalProgram {
  public:
@@ -110,7 +110,7 @@ class ShardedTopK final : public LocalProgram {
   TensorList Run(const Op& op, TensorSpan locals,
                  const DeviceMesh& mesh) const override {
     const auto& sort = static_cast<const SortOp&>(op);
-    // By index on each rank, so that all candidates are.
+    // Ordered by index on each rank, so that all candidates are, too.
     TensorList own = SortOp(split_.dim, counts_[split_.here], sort.descending,
                             /*sorted=*/false)
                          .Forward({locals[0]});
@@ -130,8 +130,8 @@ class ShardedTopK final : public LocalProgram {
   const std::vector<int64_t> counts_;  // Of candidates, by rank.
 };
 
-// `layout`, which leaves `dim` whole, with `axes` splitting the longest other
-// dim that has something for each rank, if there is one.
+// Returns `layout`, which does not split `dim`, with `axes` splitting the
+// longest other dim that has elements for each rank, if there is one.
 Layout SplitElsewhere(Layout layout, absl::Span<const int> axes, int dim,
                       const Shape& sizes) {
   int longest = -1;
@@ -160,7 +160,8 @@ RuleResult SortRule(const RuleCall& call) {
        input.layout.DimIntervals(op.dim, sizes[op.dim])) {
     counts.push_back(std::min(op.count, part.size()));
   }
-  // Else lanes are brought together: of the whole the candidates are many.
+  // Otherwise redistribute so that the dim is local, because there would be too
+  // many candidates.
   const int64_t candidates =
       std::accumulate(counts.begin(), counts.end(), int64_t{0});
   const bool exchange = !axes.empty() && 2 * candidates <= sizes[op.dim];

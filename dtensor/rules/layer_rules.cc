@@ -13,7 +13,7 @@
 namespace crosshatch {
 namespace {
 
-// Ops on rows: each index of the leading dims alone, the last dim whole.
+// Ops on rows: the leading dims are independent, the last dim is not split.
 struct RowFactors {
   explicit RowFactors(const RuleCall& call, const RuleInput& x) {
     CH_CHECK(!x.sizes.empty()) << DescribeCall(call);
@@ -25,7 +25,7 @@ struct RowFactors {
     all.push_back(column);
   }
 
-  // Dims of a vector along the row, or of one that is not there.
+  // Returns the dims of a vector along the row, or of an absent one.
   DimFactors Vector(const RuleInput& input) const {
     return input.defined ? DimFactors{column} : DimFactors{};
   }
@@ -38,9 +38,9 @@ struct RowFactors {
   DimFactor column;
 };
 
-// All gradients are linear in that of the result, of which sums may so stay
-// pending where there is only that of x. Beside one of a weight or of a bias
-// two sums would be reduced where one will do.
+// All gradients are linear in that of the result, so sums may stay pending if
+// there is only the gradient of x. With the gradient of a weight or a bias
+// there would be two sums to reduce instead of one.
 void KeepSumsOfBareNorm(bool bare, FactorRule& rule) {
   if (!bare) return;
   rule.linearity = Linearity::kMultilinear;
@@ -58,8 +58,8 @@ RuleResult RmsNormBackwardRule(const RuleCall& call) {
   RowFactors rows(call, call.inputs[1]);
   rows.rule.inputs = {rows.all, rows.all, rows.Vector(call.inputs[2]),
                       rows.lead};
-  // Where rows are split each rank has the sum over its own: the gradient of
-  // the weight is partial.
+  // If rows are split, each rank has the sum over its own: the gradient of the
+  // weight is partial.
   rows.rule.outputs = {{rows.all, rows.sizes},
                        {{rows.column}, {rows.sizes.back()}}};
   KeepSumsOfBareNorm(!call.inputs[2].defined, rows.rule);
@@ -111,7 +111,7 @@ RuleResult RopeRule(const RuleCall& call) {
   const DimFactor batch = {rule.Add(sizes[0]), 1};
   const DimFactor time = {rule.Add(sizes[1]), 1};
   const DimFactor heads = {rule.Add(sizes[2]), 1};
-  // Pairs of far elements belong together.
+  // The pairs consist of distant elements.
   const DimFactor width = {};
   DimFactors table = {time, width};
   if (call.inputs[1].sizes.size() == 3) table.insert(table.begin(), batch);
@@ -120,14 +120,15 @@ RuleResult RopeRule(const RuleCall& call) {
   return SolveFactors(call, rule);
 }
 
-// Elements of `dim` before this rank's shard.
+// Returns the number of elements of `dim` before this rank's shard.
 int64_t OffsetHere(const RuleCall& call, const Layout& layout, int dim,
                    int64_t size) {
   return layout.DimInterval(dim, size, call.coordinate).begin;
 }
 
 // The dims of ids, then the table's rows and columns. Each rank looks up the
-// rows that it holds and gives zeros for others: split rows make a sum.
+// rows that it holds and has zeros for the others, so split rows give a pending
+// sum.
 struct LookupFactors {
   LookupFactors(ShapeView id_sizes, int64_t row_count, int64_t column_count) {
     for (int64_t size : id_sizes) ids.push_back({rule.Add(size), 1});
@@ -176,7 +177,7 @@ RuleResult EmbeddingGradRule(const RuleCall& call) {
   return SolveFactors(call, factors.rule);
 }
 
-// The destination's rows say which ids each rank takes.
+// The destination's rows determine which ids each rank takes.
 RuleResult EmbeddingGradIntoRule(const RuleCall& call) {
   const auto& op = static_cast<const EmbeddingGradIntoOp&>(call.op);
   const Shape& dst = call.inputs[0].sizes;
@@ -185,7 +186,8 @@ RuleResult EmbeddingGradIntoRule(const RuleCall& call) {
   factors.rule.fixed_input = 0;
   factors.rule.inputs = {
       {factors.row, factors.column}, factors.ids, factors.vectors};
-  // Ids may not be split: the destination has no room for partial sums.
+  // Ids must not be split, because the destination has no room for partial
+  // sums.
   for (const DimFactor& id : factors.ids) {
     factors.rule.factors[id.factor].whole = true;
   }
@@ -210,7 +212,7 @@ void AddLayerRules(OpRuleTable& table) {
   table[&SoftmaxBackwardOp::kInfo] = {SoftmaxRule};
   // Tables of cosines and sines are constants.
   table[&RopeOp::kInfo] = {RopeRule, kFirstInput << 1 | kFirstInput << 2};
-  // Ids carry no gradient.
+  // Ids have no gradient.
   table[&EmbeddingOp::kInfo] = {EmbeddingRule, kFirstInput};
   table[&EmbeddingGradOp::kInfo] = {EmbeddingGradRule, kFirstInput};
   table[&EmbeddingGradIntoOp::kInfo] = {EmbeddingGradIntoRule,

@@ -61,8 +61,8 @@ RuleResult MatMulRule(const RuleCall& call) {
       call, MatMulFactors(call.inputs[0].sizes, call.inputs[1].sizes, op.spec));
 }
 
-// A product that comes out otherwise than its destination lies: it goes to
-// memory of its own, from there to the destination's layout, then in.
+// A product whose layout differs from its destination's: it is computed in
+// memory of its own, redistributed and written.
 class MatMulThenWrite final : public LocalProgram {
  public:
   MatMulThenWrite(Layout from, Layout to, Shape sizes)
@@ -73,8 +73,8 @@ class MatMulThenWrite final : public LocalProgram {
     const auto& into = static_cast<const MatMulIntoOp&>(op);
     Tensor product = MatMulOp(into.spec).Forward(locals.subspan(1))[0];
     DTensorRuntime& runtime = DTensorRuntime::Current();
-    // The sum of a gradient over ranks that all use the leaf is what the leaf's
-    // layout asks for.
+    // The sum of a gradient over ranks that all use the leaf is required by the
+    // leaf's layout.
     const CommOrigin origin = IsBeforeReduction(from_, to_)
                                   ? CommOrigin::Op(op.info().name)
                                   : CommOrigin::Implicit(op.info().name);
@@ -120,9 +120,9 @@ RuleResult MatMulIntoRule(const RuleCall& call) {
   return result;
 }
 
-// Rows of groups are whole on every rank, and so are the groups: which rows are
-// whose says the op. Experts that ranks share out are plain tensors
-// (nn/layers/mixture_of_experts.h).
+// Groups and their rows are not split, because the op's attributes state which
+// rows belong to which group. Experts that are distributed over ranks are plain
+// tensors (nn/layers/mixture_of_experts.h).
 RuleResult GroupedMatMulRule(const RuleCall& call) {
   const auto& op = static_cast<const GroupedMatMulOp&>(call.op);
   const Shape& x = call.inputs[0].sizes;

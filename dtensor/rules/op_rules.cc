@@ -4,7 +4,7 @@
 namespace crosshatch {
 
 const OpRuleTable& BuiltinOpRules() {
-  // Never destroyed: it refers to nothing that needs to be.
+  // Never destroyed, because nothing in it needs a destructor.
   static const OpRuleTable& table = *[] {
     auto* made = new OpRuleTable();
     AddPointwiseRules(*made);

@@ -79,8 +79,9 @@ OpRule RuleOf(BinaryOp kind) {
   }
 }
 
-// Rounding to integers is not linear; rounding to a shorter float is as good
-// as, but for f16: a part may be out of its range where the whole is not.
+// Rounding to integers is not linear. Rounding to a shorter float may be
+// treated as linear, except for f16: a part may exceed its range although the
+// sum does not.
 RuleResult CastRule(const RuleCall& call) {
   const DType from = call.inputs[0].dtype;
   const DType to = static_cast<const CastOp&>(call.op).dtype;
@@ -98,8 +99,8 @@ RuleResult SwiGluBackwardRule(const RuleCall& call) {
   return SolveFactors(call, rule);
 }
 
-// The values of `like` are not read: it is taken as it lies, and what is
-// pending of it is not of the result.
+// The values of `like` are not read: its layout does not change, and its
+// pending reductions do not apply to the result.
 RuleResult FullLikeRule(const RuleCall& call) {
   const RuleInput& like = call.inputs[0];
   RuleResult result;
@@ -114,7 +115,7 @@ RuleResult FullLikeRule(const RuleCall& call) {
   return result;
 }
 
-// Zeros on every rank are a sum of zeros; other values would be summed.
+// Zeros on every rank are a sum of zeros; other values would be added up.
 RuleResult FillRule(const RuleCall& call) {
   const bool zero = static_cast<const FillInPlaceOp&>(call.op).value == 0;
   return SolveFactors(call, PointwiseFactors(call, zero ? Linearity::kAdditive

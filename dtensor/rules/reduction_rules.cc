@@ -32,7 +32,7 @@ constexpr ReduceKind kReduceKinds[] = {
     ReduceKind::kArgMin, ReduceKind::kSumOfSquares,
 };
 
-// `layout` once what is pending is reduced.
+// Returns `layout` with pending reductions performed.
 Layout Reduced(Layout layout) {
   for (int axis = 0; axis < layout.mesh().ndim(); ++axis) {
     if (layout.state_of_axis(axis).is_partial()) {
@@ -42,7 +42,7 @@ Layout Reduced(Layout layout) {
   return layout;
 }
 
-// Plans the reductions that are pending in `from`.
+// Plans the pending reductions of `from`.
 PreparedPlan PlanReductions(const RuleCall& call, const Layout& from,
                             ShapeView sizes, DType dtype) {
   absl::StatusOr<RedistributePlan> plan =
@@ -54,14 +54,15 @@ PreparedPlan PlanReductions(const RuleCall& call, const Layout& from,
 DType WideOf(DType dtype) { return dtype == kFloat64 ? kFloat64 : kFloat32; }
 
 // A sum, product, mean or sum of squares over shards, in f32 or f64.
-// - A mean is the local sum over the global count. Shards may differ in size,
-//   so the mean of their means would not do.
-// - In 16 bits the ranks reduce f32 at once: a part may be out of the range of
-//   f16 where the whole is not, and the whole is rounded once.
+//
+// - A mean is the local sum over the global count. A mean of the shards' means
+//   would be wrong, because shards may differ in size.
+// - For 16-bit dtypes the ranks reduce f32 at once: a part may exceed the range
+//   of f16 although the result does not, and the result is rounded once.
 class ReductionOfShards final : public LocalProgram {
  public:
-  // \param count of the elements that a mean is over; else nullopt
-  // \param reductions of the result, where they do not stay pending
+  // \param count number of elements that a mean is over; else nullopt.
+  // \param reductions those of the result, if they do not stay pending.
   ReductionOfShards(const ReductionOp& op, std::optional<int64_t> count,
                     std::optional<PreparedPlan> reductions)
       : part_(count.has_value() ? ReduceKind::kSum : op.kind, op.dims,
@@ -90,18 +91,19 @@ class ReductionOfShards final : public LocalProgram {
   const std::optional<PreparedPlan> reductions_;
 };
 
-// Whether a reduction gives numbers that are rounded to the result's dtype.
+// Returns whether a reduction gives numbers that are rounded to the result's
+// dtype.
 bool Rounds(ReduceKind kind) {
   return kind == ReduceKind::kSum || kind == ReduceKind::kMean ||
          kind == ReduceKind::kProduct || kind == ReduceKind::kSumOfSquares;
 }
 
-// The index of the largest or smallest element of a dim that is split: each
-// rank finds its own, and the ranks exchange these.
+// The index of the largest or smallest element of a split dim. Each rank finds
+// its candidate, and the ranks exchange these.
 class ShardedArg final : public LocalProgram {
  public:
-  /// \param parts of the dim, by rank along `axes`
-  /// \param begin of this rank's part
+  /// \param parts of the dim, by rank along `axes`.
+  /// \param begin of this rank's part.
   ShardedArg(const ReductionOp& op, absl::Span<const int> axes,
              absl::Span<const Interval> parts, int64_t begin)
       : dim_(static_cast<int>(op.dims[0])),
@@ -130,7 +132,7 @@ class ShardedArg final : public LocalProgram {
     values = GatherParts(values, dim_, counts_, axes_, mesh, "argmax");
     indices = GatherParts(indices, dim_, counts_, axes_, mesh, "argmax");
 
-    // indices[best], by a sum of one term.
+    // Returns indices[best], as a sum of one term.
     const Tensor best = Reduce(arg_, values, true, kInt64);
     Shape along(local.sizes().size(), 1);
     along[dim_] = values.size(dim_);
@@ -158,7 +160,7 @@ class ShardedArg final : public LocalProgram {
   std::vector<int64_t> counts_;  // Of candidates, by rank.
 };
 
-// Whether reductions are pending, and all by `op`.
+// Returns whether reductions are pending, and all by `op`.
 bool AllPending(const Layout& layout, ReduceOp op) {
   return layout.is_partial() &&
          std::all_of(layout.axis_states().begin(), layout.axis_states().end(),
@@ -195,7 +197,7 @@ RuleResult ReductionRule(const RuleCall& call) {
       whole = whole || op.dims.size() != 1 || sizes[op.dims[0]] == 0;
       break;
   }
-  // The largest of the largest is the largest; so are products.
+  // A maximum of maxima is the maximum; the same holds for minima and products.
   if (pending != ReduceOp::kSum && AllPending(call.inputs[0].layout, pending)) {
     rule.linearity = Linearity::kMove;
   }
@@ -253,7 +255,7 @@ RuleResult ReductionRule(const RuleCall& call) {
   return result;
 }
 
-// The reductions are what the op is for: not an implicit redistribution.
+// The reductions are the op's purpose, not an implicit redistribution.
 class FinishReductions final : public LocalProgram {
  public:
   explicit FinishReductions(PreparedPlan plan) : plan_(std::move(plan)) {}

@@ -19,7 +19,8 @@
 namespace crosshatch {
 namespace {
 
-// `common` of the interval `of`, which is what `t` has along the dim, in t.
+// Returns the position in `t` of `common`, a part of the interval `of` that `t`
+// has along the dim.
 Box BoxOf(const Tensor& t, int dim, const Interval& of,
           const Interval& common) {
   Box box = WholeBox(t.sizes());
@@ -99,12 +100,13 @@ Tensor MoveParts(const Tensor& local, const PartsMove& move,
   Tensor out = wanted_and_there == wants.size() ? Empty(sizes, local.dtype())
                                                 : Zeros(sizes, local.dtype());
   if (MovesApart(move)) {
-    // Ranks agree on whether there is anything: the other dims are alike.
+    // All ranks agree on whether there are elements, because the other dims are
+    // equal.
     Shape others = sizes;
     others[d] = 1;
     if (NumElements(others) == 0) return out;
-    // What is expanded has elements that lie in one place, and no collective
-    // sends these.
+    // An expanded tensor has several elements in one place, which no collective
+    // sends.
     const Tensor sent = Repeats(local.sizes(), local.strides())
                             ? CloneOp().Forward({local})[0]
                             : local;

@@ -22,9 +22,9 @@
 namespace crosshatch {
 namespace {
 
-// The layout of a view's input with dims of one element no longer split, which
-// only one of the ranks holds: one of these dims if that is enough, else all.
-// As a Select of one element of many is, so is a Select of the only one.
+// Returns the layout of a view's input without splits of dims of one element,
+// which only one of the ranks holds: of one of these dims if that is
+// sufficient, otherwise of all. Selecting one element of several does the same.
 Layout WithSinglesWhole(const RuleInput& input, ShapeView out) {
   Layout all = input.layout;
   for (int d = 0; d < input.layout.ndim(); ++d) {
@@ -36,9 +36,9 @@ Layout WithSinglesWhole(const RuleInput& input, ShapeView out) {
   return all;
 }
 
-// The layout to which the fewest bytes bring a view's input, of those that a
-// layout of the result fits: some axes split it as they do, others no longer,
-// or one of them another dim of the result.
+// Returns the layout to which the fewest bytes bring a view's input, of those
+// for which the result has a layout: some axes keep their split, others
+// replicate, or one of them splits another dim of the result.
 Layout CheapestForView(const RuleInput& input, ShapeView out) {
   const RedistributeCostModel model;
   Layout best = input.layout;
@@ -106,8 +106,8 @@ RuleResult ViewRule(const RuleCall& call) {
       << "dims that are merged or split to Replicate, which gathers them";
   RuleResult result;
   result.inputs = {std::move(taken)};
-  // The strides of a shard are not the user's doing: it may be a part of what
-  // the rank held before.
+  // The strides of a shard are not under the user's control: it may be a part
+  // of what the rank held before.
   result.local_op = std::make_unique<ViewOp>(
       layout->LocalShape(op.sizes, call.coordinate), /*may_copy=*/true);
   result.outputs.push_back({*std::move(layout), op.sizes});
@@ -131,8 +131,8 @@ RuleResult PermuteRule(const RuleCall& call) {
   return SolveFactors(call, rule);
 }
 
-// Runs an op that takes a split dim to one that starts elsewhere and is split
-// alike: ranks take from each other what they lack.
+// Runs an op that maps a split dim to one with another start and the same
+// split: ranks receive from each other what they lack.
 class MovedParts final : public LocalProgram {
  public:
   explicit MovedParts(PartsMove move) : move_(std::move(move)) {}
@@ -146,8 +146,8 @@ class MovedParts final : public LocalProgram {
   const PartsMove move_;
 };
 
-// The dim keeps its axes and their unit; the result has `size` elements of it,
-// of which the first is element `start` of the input, which may be before it.
+// The dim keeps its axes and their unit. The result has `size` elements of it.
+// Its first element is element `start` of the input, which may be negative.
 RuleResult KeepSplit(const RuleCall& call, int dim, int64_t start,
                      int64_t size) {
   const RuleInput& input = call.inputs[0];
@@ -168,8 +168,9 @@ RuleResult KeepSplit(const RuleCall& call, int dim, int64_t start,
   return result;
 }
 
-// Whether a dim is split, and not all of it with one rank: then the split may
-// be none that anybody asked for, as a view's of dims of one element.
+// Returns whether a dim is split and several ranks have elements of it.
+// Otherwise the split may be incidental, like that of a view's dims of one
+// element.
 bool SeveralHaveSome(const RuleInput& input, int dim) {
   if (!input.layout.is_sharded(dim)) return false;
   const std::vector<Interval> parts =

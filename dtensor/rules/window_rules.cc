@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rules of windows of images: images and channels may be split.
+// Rules of image windows: images and channels may be split.
 #include <cstdint>
 
 #include "crosshatch/dtensor/rules/factor_rule.h"
