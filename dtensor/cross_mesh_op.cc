@@ -107,7 +107,7 @@ TensorList CrossMeshOp::Forward(TensorSpan inputs) const {
              input.dtype() == route.dtype &&
              DTensorHandler::Of(input).layout() == route.from)
         << "redistribute_across: " << input.Describe() << " on rank " << rank
-        << " beside a route from " << route.from.ToString() << " on "
+        << " does not match the route from " << route.from.ToString() << " on "
         << route.from.mesh().ToString() << " of " << ToString(route.sizes);
   } else {
     CH_CHECK(!input.is_distributed())

@@ -291,7 +291,7 @@ TEST(CrossMeshDeathTest, RefusesWhatTheEndsDoNotDescribe) {
                          .to = Layout::Replicated(to.layout(), 1),
                          .sizes = {4}});
                   }),
-      "redistribute_across: .* beside a route from");
+      "redistribute_across: .* does not match the route from");
   EXPECT_DEATH(
       OnTwoMeshes(2, {{2}, {0, 1}}, {{2}, {1, 0}},
                   [](World&, const DeviceMesh& from, const DeviceMesh& to) {
@@ -323,7 +323,7 @@ TEST(CrossMeshDeathTest, RefusesWhatTheEndsDoNotDescribe) {
                  .sizes = {4}});
             MulInPlace(y.tensor(), 2);
           }),
-      "scale_in_place: .* is not written to");
+      "scale_in_place: .* cannot be written");
 }
 
 }  // namespace

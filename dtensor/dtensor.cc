@@ -67,7 +67,7 @@ absl::StatusOr<Shape> GlobalShape(const Tensor& local, const DeviceMesh& mesh,
     }
     if (shape.size() != sizes.size()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("FromLocal: ranks give parts of sizes ",
+          absl::StrCat("FromLocal: ranks have parts of sizes ",
                        ToString(local.sizes()), " and ", ToString(shape)));
     }
   }
@@ -218,7 +218,7 @@ Tensor DistributeTensor(const Tensor& full, const DeviceMesh& mesh,
 Tensor Replicated(const Tensor& constant, const DeviceMesh& mesh) {
   CH_CHECK(!constant.requires_grad())
       << "Replicated: " << constant.Describe()
-      << " requires a gradient; FromLocal says what becomes of it";
+      << " requires a gradient; declare its layout with FromLocal";
   const Layout layout = Layout::Replicated(mesh.layout(), constant.ndim());
   CompareReplicasOfInput("Replicated", constant, mesh, layout,
                          constant.sizes());

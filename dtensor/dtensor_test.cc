@@ -416,7 +416,7 @@ TEST(DTensorDeathTest, RefusesToWriteToAViewThatWasCopied) {
                                                 Whole(mesh, 1).WithShard(0, 0));
                         FillInPlace(Slice(x, 0, 1, 3), 5);
                       }),
-               "fill_in_place: .* is not written to");
+               "fill_in_place: .* cannot be written");
 }
 
 // A slice of what is replicated is a part of this rank's copy.
@@ -431,7 +431,7 @@ TEST(DTensorDeathTest, RefusesToWriteToAPartOfAReplica) {
                               Spread(Numbers({4}, 1), mesh, Whole(mesh, 1));
                           MulInPlace(Redistribute(x, to(LayoutOf(x))), 2);
                         }),
-                 "scale_in_place: .* is not written to.*Clone it");
+                 "scale_in_place: .* cannot be written.*Clone it");
   }
 }
 

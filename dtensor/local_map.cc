@@ -46,13 +46,13 @@ absl::Status CheckInput(const std::string& what, const Tensor& input,
     if (differentiated) {
       return Invalid(what, "the plain tensor ", input.Describe(),
                      " requires a gradient, of which each rank would have its "
-                     "own; FromLocal says what these are of the whole");
+                     "own; FromLocal declares their layout");
     }
     return absl::OkStatus();
   }
   if (!input.is_distributed()) {
     return Invalid(what, "the plain tensor ", input.Describe(),
-                   " is declared to lie as ", spec.layout->ToString());
+                   " is declared as ", spec.layout->ToString());
   }
   CH_RETURN_IF_ERROR(CheckLayout(what, *spec.layout, mesh, input.ndim()));
   const Layout& actual = LayoutOf(input);
@@ -60,7 +60,7 @@ absl::Status CheckInput(const std::string& what, const Tensor& input,
     return Invalid(what, input.Describe(), " is not on ", mesh.ToString());
   }
   if (actual != *spec.layout && !redistribute) {
-    return Invalid(what, "lies as ", actual.ToString(), ", is declared ",
+    return Invalid(what, "has layout ", actual.ToString(), ", is declared ",
                    spec.layout->ToString(),
                    "; redistribute it, or set redistribute_inputs");
   }

@@ -212,12 +212,12 @@ TEST(LocalMap, RefusesWrongDeclarations) {
                      ::testing::HasSubstr(message));
     };
     expect("1 inputs, 2 are declared", x, {{{rows, rows}, {}}, {out}});
-    expect("lies as [S(0)], is declared [R]", x, {{{whole, whole}}, {out}});
+    expect("has layout [S(0)], is declared [R]", x, {{{whole, whole}}, {out}});
     expect("requires a gradient and no grad_layout", x, {{{rows}}, {out}});
     expect("input 0: its gradient must be split as the tensor is, by [S(0)]", x,
            {{{rows, whole}}, {out}});
     expect("is declared plain", x, {{{}}, {out}});
-    expect("is declared to lie as", Ones({4}), {{{rows}}, {out}});
+    expect("is declared as", Ones({4}), {{{rows}}, {out}});
     expect("requires a gradient, of which each rank", plain, {{{}}, {out}});
     expect("of 2 dims, the tensor has 1", x,
            {{{Whole(mesh, 2), whole}}, {out}});

@@ -139,8 +139,8 @@ Tensor AllToAllRows(const Tensor& x, RowExchange exchange,
       << "rank's";
   const auto peers = static_cast<size_t>(mesh.size());
   CH_CHECK(exchange.give.size() == peers && exchange.take.size() == peers)
-      << name << " with " << exchange.give.size() << " peers to give to and "
-      << exchange.take.size() << " to take from over " << mesh.ToString();
+      << name << " with " << exchange.give.size() << " peers to send to and "
+      << exchange.take.size() << " to receive from over " << mesh.ToString();
   CH_CHECK_EQ(exchange.rows_given, x.size(0)) << name << " of " << x.Describe();
   CheckRuns("given", exchange.give, exchange.rows_given);
   CheckRuns("taken", exchange.take, exchange.rows_taken);

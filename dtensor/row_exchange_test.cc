@@ -165,7 +165,7 @@ TEST(RowExchangeDeathTest, SaysWhatDoesNotFit) {
     OnMesh({1}, [&](const DeviceMesh& mesh) { AllToAllRows(x, rows, mesh); });
   };
   EXPECT_DEATH(exchange(Ones({2, 2}), ExchangeOf({1, 1}, {1, 1})),
-               "2 peers to give to and 2 to take from over mesh\\(a=1\\)");
+               "2 peers to send to and 2 to receive from over mesh\\(a=1\\)");
   EXPECT_DEATH(exchange(Ones({2, 2}), ExchangeOf({3}, {3})),
                "all_to_all_rows of f32\\[2, 2\\]");
   RowExchange twice = ExchangeOf({2}, {2});

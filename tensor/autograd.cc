@@ -240,7 +240,7 @@ class BackwardEngine::Slots final : public GradientSlots {
   const Target& At(int i) const { return targets_[Index(i)]; }
   size_t Index(int i) const {
     CH_CHECK(i >= 0 && static_cast<size_t>(i) < targets_.size())
-        << "the gradient of op " << node_.name() << " asks for slot " << i
+        << "the gradient of op " << node_.name() << " uses slot " << i
         << ": slots are the op's inputs, of which there are " << targets_.size()
         << ", counted from 0";
     return static_cast<size_t>(i);

@@ -98,8 +98,8 @@ TEST(OpGradientTest, NamesTheOpThatGaveAWrongGradient) {
   const auto refuses = [](FaultyOp::Fault fault, const char* text) {
     EXPECT_DEATH(BackwardThrough(fault).IgnoreError(), text);
   };
-  refuses(kSlot, "op faulty asks for slot 1: .*inputs, of which there are 1");
-  refuses(kNegativeSlot, "op faulty asks for slot -1");
+  refuses(kSlot, "op faulty uses slot 1: .*inputs, of which there are 1");
+  refuses(kNegativeSlot, "op faulty uses slot -1");
   refuses(kSizes,
           "op faulty gave the gradient f64.. on cpu for its input 0, which is "
           "f64.2.");

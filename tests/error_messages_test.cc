@@ -424,7 +424,7 @@ std::vector<Mistake> Mistakes() {
       {"FsdpBeforeTp", 2, ShardBeforeTensorParallelism,
        "is sharded by FullyShard already"},
       {"NormLeftOut", 2, LeaveANormOutOfThePlan,
-       "a parameter that no style of the plan spreads", true},
+       "a parameter that no style of the plan distributes", true},
       {"TwoStyles", 2, MatchAModuleTwice, "a module takes one style"},
       {"PlainFlow", 2, TakeAPlainTensorOtherwise,
        "hands out a plain tensor that lies as"},

@@ -99,19 +99,18 @@ void CheckInputs(const RuleCall& call, const OpRuleEntry& entry,
     CH_CHECK(!inputs[i].requires_grad())
         << DescribeCall(call) << ": input " << i
         << " is a plain tensor among distributed ones and requires a gradient: "
-        << "a parameter that no style of the plan spreads, as it seems; give "
+        << "probably a parameter that no style of the plan distributes; give "
         << "its module a style (tp::SequenceParallel replicates parameters), "
         << "replicate the rest (tp::ParallelizeOptions::replicate_rest) or "
-        << "spread it by nn::DistributeParameter; for what is no parameter "
-        << "FromLocal (dtensor/dtensor.h) says how it and its gradient lie, or "
-        << "the style of the module that gave the distributed one hands out "
-        << "plain tensors (use_local_output)";
+        << "distribute it by nn::DistributeParameter. For another tensor, "
+        << "declare its layout and that of its gradient with FromLocal "
+        << "(dtensor/dtensor.h), or set use_local_output in the style of the "
+        << "module that returned the distributed input";
     CH_CHECK(false) << DescribeCall(call) << ": input " << i
                     << " is a plain tensor among distributed ones; if it is "
                     << "equal on all ranks of the mesh, wrap it by Replicated "
-                    << "(dtensor/dtensor.h), or let the style of the module "
-                    << "that gave the others hand out plain tensors "
-                    << "(use_local_output)";
+                    << "(dtensor/dtensor.h), or set use_local_output in the "
+                    << "style of the module that returned the others";
   }
 }
 
@@ -120,7 +119,7 @@ void CheckResult(const RuleCall& call, const RuleResult& result) {
       << "from the rule of " << DescribeCall(call);
   if (!call.op.info().in_place) return;
   CH_CHECK(result.inputs[0] == call.inputs[0].layout)
-      << DescribeCall(call) << ": the op writes in place and its rule asks for "
+      << DescribeCall(call) << ": the op writes in place and its rule needs "
       << result.inputs[0].ToString();
 }
 
@@ -249,9 +248,8 @@ Locals LocalsOf(const Op& op, TensorSpan inputs, const DispatchPlan& plan,
       CH_CHECK(!input.requires_grad())
           << op.info().name << ": input " << i << ", a plain tensor among "
           << "distributed ones, requires a gradient, which would be "
-          << "distributed; wrap it by FromLocal, or let the style of the "
-             "module "
-          << "that gave the others hand out plain tensors (use_local_output)";
+          << "distributed; wrap it by FromLocal, or set use_local_output in "
+          << "the style of the module that returned the others";
       CompareReplicasOfInput(op.info().name, input, mesh,
                              Layout::Replicated(mesh.layout(), input.ndim()),
                              input.sizes());
@@ -295,8 +293,8 @@ TensorList DTensorHandler::Dispatch(const Op& op, TensorSpan inputs) const {
   if (plan.in_place) {
     const Tensor& written = inputs[0];
     CH_CHECK(written.is_distributed())
-        << info.name << ": " << written.Describe() << " is not written to: "
-        << "a plain tensor cannot take what is distributed";
+        << info.name << ": " << written.Describe() << " cannot be written: "
+        << "it is a plain tensor, and the result is distributed";
     CH_CHECK(!Repeats(written.sizes(), written.strides()))
         << info.name << " into an expanded tensor, " << written.Describe()
         << ": several of its elements are one";
@@ -324,7 +322,7 @@ TensorList DTensorHandler::Dispatch(const Op& op, TensorSpan inputs) const {
         << info.name << ": output " << i << " is locally "
         << outputs[i].Describe() << ", its layout "
         << output.layout->layout.ToString() << " of " << ToString(output.sizes)
-        << " asks for " << ToString(output.local_sizes);
+        << " needs " << ToString(output.local_sizes);
     const DType dtype = outputs[i].dtype();
     if (i == 0 && plan.view) {
       ViewResult view =

@@ -75,7 +75,7 @@ PartInfo DTensorHandler::AliasOrCopyInfo() const {
 
 const Tensor& DTensorHandler::WritableLocal(const char* what) const {
   CH_CHECK(!is_alias_or_copy())
-      << what << ": " << Describe() << " is not written to: a view that had to "
+      << what << ": " << Describe() << " cannot be written: a view that had to "
       << "be copied would not reach the tensor that it is a view of, and what "
       << "was redistributed without communication may be a part of another "
       << "tensor, of which other ranks have copies; Clone it";

@@ -24,7 +24,7 @@ int64_t MostOf(absl::Span<const int64_t> by_axis, absl::Span<const int> axes) {
   int64_t most = 0;
   for (int axis : axes) {
     CH_CHECK(axis < static_cast<int>(by_axis.size()))
-        << "the cost model knows " << by_axis.size() << " mesh axes";
+        << "the cost model has weights of " << by_axis.size() << " mesh axes";
     most = std::max(most, by_axis[axis]);
   }
   return most;

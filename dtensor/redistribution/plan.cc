@@ -88,8 +88,8 @@ absl::StatusOr<RedistributePlan> PlanRedistribute(
     if (by_axis.empty()) continue;
     if (static_cast<int>(by_axis.size()) != from.mesh().ndim()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("redistribute: the cost model knows ", by_axis.size(),
-                       " axes of ", describe()));
+          absl::StrCat("redistribute: the cost model has weights of ",
+                       by_axis.size(), " axes of ", describe()));
     }
     if (*std::min_element(by_axis.begin(), by_axis.end()) < 0) {
       return absl::InvalidArgumentError(absl::StrCat(

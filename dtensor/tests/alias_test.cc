@@ -230,7 +230,7 @@ TEST(ShadowDeathTest, IsNeitherWrittenNorUsedOnceItsSourceWas) {
           NoGrad no_grad;
           FillInPlace(shadow(Spread(Ones({4, 3}), mesh, Rows(mesh))), 7);
         },
-        "fill_in_place: .* is not written to.*Clone it");
+        "fill_in_place: .* cannot be written.*Clone it");
   }
   dies(
       [](const DeviceMesh& mesh) {
@@ -248,7 +248,7 @@ TEST(ShadowDeathTest, IsNeitherWrittenNorUsedOnceItsSourceWas) {
               Spread(Ones({4, 3}), mesh, Whole(mesh, 2)), Rows(mesh));
           normal ? FillNormal(s, 1, "s") : FillUniform(s, 1, "s");
         },
-        "random values: .* is not written to");
+        "random values: .* cannot be written");
     dies(
         [&](const DeviceMesh& mesh) {
           const Tensor wide = Expand(Replicated(Ones({1, 3}), mesh), {2, 3});

@@ -119,7 +119,7 @@ TEST(InPlaceErrorsDeathTest, RulesThatWouldChangeTheLayout) {
                     });
                     write(mesh);
                   }),
-               "overwrite.*the op writes in place and its rule asks for "
+               "overwrite.*the op writes in place and its rule needs "
                "\\[R\\]");
 }
 

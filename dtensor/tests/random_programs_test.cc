@@ -49,7 +49,7 @@ constexpr std::array<const char*, 7> kRefused = {
     "again",
     " is used after a write in place to the tensor that it was made of, which "
     "reached some ranks' parts of it only: it is a view that had to be copied,",
-    " is not written to: a view that had to be copied would not reach the "
+    " cannot be written: a view that had to be copied would not reach the "
     "tensor that it is a view of, and what was redistributed without",
     // dtensor/rules, of views that no layout can express
     " has the same elements on every rank: the split cuts through what the "
