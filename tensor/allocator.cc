@@ -15,7 +15,7 @@ namespace crosshatch {
 
 namespace {
 
-// Numbers of threads are not used again, as ids and addresses are.
+// Thread numbers are never reused, unlike thread ids and addresses.
 uint64_t ThisThread() {
   static std::atomic<uint64_t> threads{0};
   thread_local constinit uint64_t number = 0;
@@ -167,7 +167,7 @@ void Allocator::Retire(std::unique_ptr<Allocator> allocator) {
     allocator->returned_.clear();
     allocator->retired_ = true;
     allocator->sink_ = nullptr;
-    // Else the last of its blocks ends it.
+    // Otherwise the last of its blocks destroys it.
     Allocator* const retired = allocator.release();
     if (retired->leases_ == 0) ending = retired;
   }

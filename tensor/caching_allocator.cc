@@ -11,9 +11,9 @@ namespace {
 
 constexpr int64_t kSmall = 512;
 
-// Sizes are rounded up to bins: multiples of 64 up to 512 bytes, and eight
-// steps from each power of two to the next above, so that at most an eighth of
-// a block is unused.
+// Sizes are rounded up to bins: multiples of 64 up to 512 bytes, then eight
+// steps from each power of two to the next, so that at most an eighth of a
+// block is unused.
 struct Bin {
   size_t index;
   int64_t bytes;
@@ -31,8 +31,8 @@ Bin BinOf(int64_t bytes) {
   return {static_cast<size_t>(8 * (k - 8) + steps - 9), steps * step};
 }
 
-// A large block may also come from one of the next bins, so that a workload
-// of ever new sizes reuses memory: at most 1.5 times the size.
+// A large block may also come from one of the next bins, of at most 1.5 times
+// the size, so that a workload whose sizes never repeat reuses memory.
 constexpr int64_t kLarge = int64_t{1} << 20;
 constexpr size_t kBinsAboveForLarge = 4;
 
@@ -64,8 +64,8 @@ class CachingAllocator final : public Allocator {
     int64_t capacity;
     MemoryUses uses;
   };
-  // The blocks of one bin. Which one is taken follows from what was issued
-  // alone, never from what has finished.
+  // The free blocks of one bin. The selection depends only on what was issued,
+  // never on what has finished.
   struct FreeLists {
     std::vector<FreeBlock> unused;  // Elsewhere: the warmest one goes first.
     std::vector<FreeBlock> used;    // On other streams: the oldest goes first.
@@ -118,8 +118,8 @@ class CachingAllocator final : public Allocator {
     return false;
   }
 
-  /// Gives what is free back to the source. Whoever used a block has issued
-  /// that to its stream before it was returned, or has left an event with it.
+  /// Returns free blocks to the source. Every user of a block issued its work
+  /// to its stream before the block was returned, or recorded an event.
   /// \returns the bytes.
   int64_t GiveBackFree() {
     int64_t bytes = 0;
@@ -164,7 +164,7 @@ class CachingAllocator final : public Allocator {
     }
   }
 
-  // A rank has a handful of streams.
+  // Linear, because a rank has few streams.
   Cache& CacheOf(Stream& stream) {
     for (const auto& cache : caches_) {
       if (cache->stream == &stream) return *cache;

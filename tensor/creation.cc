@@ -29,7 +29,7 @@ void CopyStrided(const std::byte* from, ShapeView sizes, ShapeView strides,
   }
 }
 
-// Of a dense tensor of sizes that a program asks for.
+// Returns the bytes of a dense tensor of sizes from the program.
 int64_t CheckedBytes(ShapeView sizes, DType dtype) {
   int64_t bytes = SizeOf(dtype);
   for (const int64_t size : sizes) {
@@ -93,7 +93,7 @@ Tensor FromValues(ShapeView sizes, absl::Span<const T> values) {
   if (RankContext::Current().current_stream().runs_inline()) {
     WriteFromHost(tensor, [values, write](void* to) { write(values, to); });
   } else {
-    // The task runs when the caller's values may be gone.
+    // Copies the values, because the task may run after the caller's are gone.
     WriteFromHost(tensor, [copy = std::vector<T>(values.begin(), values.end()),
                            write](void* to) { write(copy, to); });
   }

@@ -14,7 +14,7 @@ namespace crosshatch {
 DeviceBackend::DeviceBackend(Device device, const KernelTable& kernels,
                              bool host_addressable)
     : device_(device), kernels_(kernels), host_addressable_(host_addressable) {
-  // An entry left out would otherwise be a null call in the middle of a run.
+  // A missing entry would be a null call in the middle of a run.
   const std::vector<std::string> missing = MissingKernels(kernels);
   CH_CHECK(missing.empty())
       << "the backend of " << device << " lacks the kernels "

@@ -21,8 +21,8 @@ using ::testing::AssertionFailure;
 using ::testing::AssertionResult;
 using ::testing::AssertionSuccess;
 
-// Central differences err by h^2 f''' / 6 and by 2^-53 |f| / h. The functions
-// under test and their third derivatives are of order 100 at most.
+// The error of central differences is h^2 f''' / 6 plus 2^-53 |f| / h. The
+// tested functions and their third derivatives are of order 100 at most.
 constexpr double kStep = 2e-6;
 constexpr double kTolerance = 1e-7;
 
@@ -68,7 +68,7 @@ std::vector<double> ValueOf(const TensorFunction& fn,
   return fn(tensors).ToVector<double>();
 }
 
-/// Zeros for an input that nothing depends on.
+/// Returns the gradient; zeros if the result does not depend on the input.
 std::vector<double> GradOf(const Tensor& gradient, const Tensor& leaf) {
   if (!gradient.defined()) {
     return std::vector<double>(static_cast<size_t>(leaf.numel()), 0);
@@ -263,7 +263,7 @@ AssertionResult Gradcheck(const TensorFunction& fn,
 AssertionResult GradGradcheck(const TensorFunction& fn,
                               const std::vector<TestInput>& inputs) {
   const TensorFunction of_gradients = [&fn](TensorSpan tensors) {
-    // Callable in NoGrad too: its value is made of gradients.
+    // Works in NoGrad, too, because its value consists of gradients.
     GradModeScope grad_mode(true);
     TensorList leaves;
     for (const Tensor& tensor : tensors) {

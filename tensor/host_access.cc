@@ -6,7 +6,7 @@
 namespace crosshatch {
 
 bool IsHostAddressable(const Tensor& tensor) {
-  // What is offloaded lies in host memory whatever the device.
+  // Offloaded tensors are in host memory on every device.
   return RankContext::Current().backend().host_addressable() ||
          tensor.device().is_cpu();
 }
@@ -34,7 +34,7 @@ HostView::HostView(const Tensor& tensor) : tensor_(tensor) {
     first_ = first;
     return;
   }
-  // All from the lowest element to the highest; gaps come along.
+  // Copies from the lowest element to the highest, including gaps.
   const int64_t element = SizeOf(tensor.dtype());
   int64_t below = 0;
   int64_t above = 0;

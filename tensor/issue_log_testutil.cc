@@ -10,7 +10,7 @@
 namespace crosshatch {
 namespace {
 
-// How many tasks of each stream are done at a point, at least.
+// A lower bound on the finished tasks of each stream at a point.
 using Clock = std::vector<int64_t>;
 
 void Join(Clock& clock, const Clock& other) {
@@ -19,8 +19,8 @@ void Join(Clock& clock, const Clock& other) {
   }
 }
 
-// Follows a log: vector clocks of the streams, the recorded points and the
-// rank's thread, which is before all that it issues.
+// Replays a log with vector clocks of the streams, the recorded points and the
+// rank's thread, which precedes all that it issues.
 class Follower {
  public:
   explicit Follower(size_t streams)
@@ -52,7 +52,7 @@ class Follower {
   const Clock& at(int stream) const {
     return streams_[static_cast<size_t>(stream)];
   }
-  /// Whether what is issued to `stream` now starts after `point`.
+  /// Returns whether work issued to `stream` now starts after `point`.
   bool IsAfter(int stream, int64_t point) const {
     Clock now = at(stream);
     Join(now, host_);

@@ -20,8 +20,9 @@ Node::Node() = default;
 
 Node::~Node() {
   // A deep graph would overflow the stack if each node destroyed the next, so
-  // nodes that nobody else holds are taken apart one by one. What a node saved
-  // refers to nodes of its edges too: those are held until it is gone.
+  // nodes without other owners are destroyed one by one. Saved tensors also
+  // refer to nodes of the node's edges, which are therefore kept until it is
+  // gone.
   if (edges_.empty()) return;
   std::vector<std::shared_ptr<Node>> dying;
   const auto take = [&dying](absl::InlinedVector<Edge, 3> edges) {
@@ -63,14 +64,14 @@ void Node::RunPostHooks() {
 SavedTensor::SavedTensor(const Tensor& tensor, bool is_output)
     : is_output_(is_output) {
   if (!tensor.defined()) return;
-  // Never the tensor itself: written in place, it would get a history that
-  // leads back to the node that holds it.
+  // Never the tensor itself: an in-place write would give it a history that
+  // refers to the node that holds it.
   tensor_ = tensor.Detach();
   version_ = GraphTies::Version(tensor);
   if (!is_output) edge_ = GradEdge(tensor);
   SavedTensorStore* const store = RankContext::Current().saved_tensor_store();
   if (store == nullptr) return;
-  // A leaf lives anyway, and to hold it itself shows whether it was changed.
+  // A leaf exists anyway, and holding it shows whether it was changed.
   if (edge_.node != nullptr &&
       edge_.node->sequence() == GraphTies::kLeafSequence) {
     return;
@@ -201,8 +202,8 @@ void GraphTies::TieWrite(const std::shared_ptr<Node>& node, const Tensor& dst) {
     meta.output_index = 0;
     return;
   }
-  // The base gets the write in its history; dst, as all views of that base,
-  // follows when it is asked for its own.
+  // The base's history receives the write. Like all views of that base, dst is
+  // updated when its history is next requested.
   std::shared_ptr<Node> write =
       meta.view_history->of_write(meta.base, dst, node);
   write->edges_ = std::move(node->edges_);
@@ -276,13 +277,13 @@ Tensor& Tensor::set_requires_grad(bool requires_grad) {
                       << Describe() << "; Detach it first";
   CH_CHECK(!requires_grad || IsFloatingPoint(dtype()))
       << "only floating point has gradients: " << Describe();
-  // What autograd knows of a tensor is for one thread, too.
+  // Autograd state belongs to one thread, too.
   if (requires_grad && !is_distributed()) {
     internal::CheckMayBeWritten("set_requires_grad", *this);
   }
   AutogradMeta& meta = GraphTies::Meta(*this);
   meta.requires_grad = requires_grad;
-  // From here on it is a leaf of its own.
+  // From here on it is an independent leaf.
   meta.base = Tensor();
   return *this;
 }

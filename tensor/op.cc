@@ -33,14 +33,14 @@ std::optional<Shape> Op::AliasStrides(const Tensor& /*input*/,
 
 namespace {
 
-/// Whether `output` 0 of a call shares memory with `input` 0.
+/// Returns whether `output` 0 of a call shares memory with `input` 0.
 bool Aliases(const Tensor& output, const Tensor& input, bool view) {
   if (output.is_distributed()) return output.handler()->is_alias();
   return view &&
          (input.is_distributed() || output.storage() == input.storage());
 }
 
-/// Says of a failed check which op it is in, with global sizes.
+/// Adds the op, with global sizes, to a failed check.
 class OpContext final : public ErrorContext {
  public:
   OpContext(const OpInfo& info, TensorSpan inputs)
@@ -67,7 +67,7 @@ TensorList Run(const Op& op, const TensorHandler* handler, TensorSpan inputs) {
                             : op.Forward(inputs);
 }
 
-/// Run, as a span of the current stream.
+/// Runs the op as a span of the current stream.
 TensorList RunTraced(const Op& op, const TensorHandler* handler,
                      TensorSpan inputs, RankContext& context) {
   Stream& stream = context.current_stream();
@@ -99,7 +99,7 @@ TensorList Apply(const Op& op, TensorSpan inputs) {
     if (grad_mode && !record) record = input.requires_grad();
   }
 
-  // The history of what is written must be read before the write.
+  // The history of a written tensor must be read before the write.
   absl::InlinedVector<Node::Edge, 3> edges;
   const auto tie_edges = [&] {
     edges.reserve(inputs.size());
@@ -115,7 +115,7 @@ TensorList Apply(const Op& op, TensorSpan inputs) {
   TensorList outputs = context.sink() == nullptr
                            ? Run(op, handler, inputs)
                            : RunTraced(op, handler, inputs, context);
-  // Each output of a call has a place of its own in the graph.
+  // Each output of a call has its own position in the graph.
   if (!info.in_place && outputs[0].SameAs(inputs[0])) {
     outputs[0] = outputs[0].Detach();
   }
@@ -133,8 +133,8 @@ TensorList Apply(const Op& op, TensorSpan inputs) {
       }
     }
   }
-  // Known even where nothing requires a gradient: a write through the view may
-  // make its base require one.
+  // Recorded even if nothing requires a gradient, because a write through the
+  // view may make its base require one.
   if (!info.in_place && Aliases(outputs[0], inputs[0], info.view)) {
     GraphTies::TieView(info.view_history, inputs[0], outputs[0]);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Tensors as text.
+// Prints tensors.
 
 #include <algorithm>
 #include <cstdint>
@@ -15,8 +15,8 @@
 namespace crosshatch {
 namespace {
 
-/// Of more elements than these, dims longer than twice the edge show their
-/// edges alone.
+/// A tensor with more elements shows only the edges of dims longer than twice
+/// the edge.
 constexpr int64_t kMostShown = 1000;
 constexpr int64_t kEdge = 3;
 constexpr size_t kColumns = 80;
@@ -76,7 +76,7 @@ class Printer {
     return ElementText(view_.data(), tensor_.dtype(), offset);
   }
 
-  /// f(index) for those of a dim that are shown, -1 for what is left out.
+  /// Calls f(index) for the indices of a dim that are shown, f(-1) for the gap.
   template <typename F>
   void ForIndices(int dim, F f) const {
     const int64_t size = tensor_.size(dim);
@@ -99,7 +99,7 @@ class Printer {
     });
   }
 
-  /// The elements of one line, or of the lines that they take.
+  /// Appends the elements of one row, on one or more lines.
   void AppendRow(int64_t offset) {
     const int dim = tensor_.ndim() - 1;
     size_t column = static_cast<size_t>(dim) + 1;
@@ -127,7 +127,7 @@ class Printer {
     if (dim == tensor_.ndim() - 1) {
       AppendRow(offset);
     } else {
-      // A line for each, and an empty one between blocks.
+      // A line break after each row, and an empty line between blocks.
       const std::string next =
           "," +
           std::string(static_cast<size_t>(tensor_.ndim() - 1 - dim), '\n') +

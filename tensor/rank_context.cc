@@ -20,14 +20,13 @@
 namespace crosshatch {
 namespace {
 
-// The one that runs main and its tests.
+// The thread that runs main and its tests.
 const std::thread::id kFirstThread = std::this_thread::get_id();
 
-// A program can be run on adversarial streams without being changed. What it
-// computes must stay the same.
+// Any program can run on adversarial streams. Its results must not change.
 RankContextOptions Completed(RankContextOptions options) {
   if (options.backend == nullptr) options.backend = &CpuBackend();
-  // What a loader's thread makes is done when it hands it over.
+  // A loader thread's work is finished when it passes a tensor on.
   const bool is_loader =
       options.without_rank && std::this_thread::get_id() != kFirstThread;
   if (options.adversarial_seed == 0 && !is_loader) {
@@ -43,7 +42,7 @@ uint64_t NextId() {
   return ++contexts;
 }
 
-// Of memory that is held for work which may not be done.
+// Bounds the memory held for work that may not be finished.
 constexpr size_t kMostHeld = 64;
 
 template <typename Part>
@@ -80,7 +79,8 @@ RankContext::RankContext(const RankContextOptions& options)
 }
 
 RankContext::~RankContext() {
-  // All of them before any goes: their work waits for one another.
+  // All of them before any is destroyed, because their work depends on each
+  // other.
   Synchronize().IgnoreError();
   side_streams_.clear();
   compute_stream_.reset();
@@ -139,7 +139,7 @@ void RankContext::set_sink(EventSink* sink) {
 
 std::unique_ptr<Stream> RankContext::MakeStream(const std::string& name,
                                                 bool is_compute) {
-  // A dry run has no work to do.
+  // A dry run issues no work.
   if (options_.dry_run) {
     return Decorated(options_.decorator,
                      MakeInlineStream(name, &kernel_context_));
@@ -174,7 +174,7 @@ Stream& RankContext::SideStream(const std::string& name) {
 }
 
 AgentId RankContext::AgentOf(const Stream& stream) const {
-  // Where a device's own queue runs a task, the rank's thread issued it.
+  // If a device's own queue runs a task, the rank's thread issued it.
   const AgentId worker = stream.agent();
   return worker == kNoAgent ? host_agent_ : worker;
 }

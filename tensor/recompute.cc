@@ -16,7 +16,7 @@
 namespace crosshatch {
 namespace {
 
-/// One run of a part of forward, and what can be made again of it.
+/// One run of a part of forward, and what is needed to recompute it.
 class Region final : public SavedTensorStore,
                      public std::enable_shared_from_this<Region> {
  public:
@@ -25,7 +25,7 @@ class Region final : public SavedTensorStore,
         forward_(std::move(forward)),
         memory_class_(RankContext::Current().memory_class()),
         recomputing_(InRecomputation()) {
-    // In a part within a part these go to the outer one.
+    // Within a recomputed part these belong to the outer part.
     for (const Tensor& input : inputs) inputs_.emplace_back(input);
   }
   ~Region() override {
@@ -63,7 +63,7 @@ class Region final : public SavedTensorStore,
   }
 
   void Capture(void* value, size_t size) override {
-    // The part around this one runs this one again too.
+    // The surrounding part recomputes this one, too.
     if (around_ != nullptr) around_->Capture(value, size);
     const auto* const bytes = static_cast<const std::byte*>(value);
     captured_.emplace_back(bytes, bytes + size);
@@ -77,7 +77,7 @@ class Region final : public SavedTensorStore,
   bool recomputing() const override { return recomputing_; }
 
  private:
-  /// A parameter as the first run found it.
+  /// A parameter as the first run read it.
   struct ReadLeaf {
     Tensor tensor;  ///< Outside of the graph.
     uint32_t version;
@@ -87,12 +87,12 @@ class Region final : public SavedTensorStore,
     Tensor tensor;  ///< Undefined until made again.
     uint32_t version = 0;
     bool wanted = true;
-    /// To tell whether what is made again is the same.
+    /// To check that the recomputed tensor is the same.
     Shape sizes;
     DType dtype;
   };
 
-  /// Takes what the second run saves; its nodes are not kept.
+  /// Receives what the second run saves. Its nodes are not kept.
   class Refill final : public SavedTensorStore {
    public:
     explicit Refill(Region& region) : region_(region) {}
@@ -149,14 +149,15 @@ class Region final : public SavedTensorStore,
     const MemoryClassScope memory_class(memory_class_);
     TensorList inputs;
     for (const SavedTensor& input : inputs_) {
-      // Tied into the graph, so that what is saved of an input is told from a
-      // leaf's as it was in forward.
+      // Linked into the graph, so that a saved input is distinguished from a
+      // leaf as it was in forward.
       inputs.push_back(input.defined() ? input.Unpack(*user_) : Tensor());
     }
     Refill refill(*this);
     const SavedTensorScope scope(&refill);
     forward_(inputs);
-    // Only now: who gathers parameters counts their versions when it does.
+    // Only now, because the code that gathers parameters sets their versions
+    // when it gathers.
     for (const ReadLeaf& leaf : read_) {
       GraphTies::CheckUnchanged(*user_, leaf.tensor, leaf.version);
     }
@@ -172,7 +173,7 @@ class Region final : public SavedTensorStore,
     for (Slot& slot : slots_) slot.tensor = Tensor();
   }
 
-  /// Names the part in the messages of saved inputs.
+  /// Names the part in messages about saved inputs.
   class User final : public Node {
    public:
     explicit User(std::string name) : name_(std::move(name)) {}

@@ -15,7 +15,7 @@ Shape ContiguousStrides(ShapeView sizes) {
   int64_t stride = 1;
   for (size_t i = sizes.size(); i-- > 0;) {
     out[i] = stride;
-    // Strides of a tensor without elements stay those of its other dims.
+    // In a tensor without elements, strides are those of its other dims.
     stride *= std::max<int64_t>(sizes[i], 1);
   }
   return strides;

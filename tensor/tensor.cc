@@ -57,8 +57,8 @@ void CopyOut(const Tensor& tensor, To* out) {
   }
 }
 
-// What a rank made is used on its own thread: nothing orders another thread's
-// work after that of the rank's streams.
+// A rank's tensors are used on its own thread: work of another thread is not
+// ordered after the rank's streams.
 void CheckMayBeUsedHere(const Tensor& tensor) {
   const Allocator* const allocator = tensor.storage()->block().allocator();
   CH_CHECK(allocator->OnOwnThread() || allocator->owner().name.empty())
@@ -67,14 +67,14 @@ void CheckMayBeUsedHere(const Tensor& tensor) {
       << "with the rank; read its values there (ToVector)";
 }
 
-// Whether the memory is that of another thread's context.
+// Returns whether the memory belongs to another thread's context.
 bool IsOfAnotherThread(const Storage& storage, const Allocator* allocator) {
   return storage.context() != 0 &&
          storage.context() != RankContext::Current().id() &&
          !allocator->OnOwnThread();
 }
 
-// `by_host`: not for kernels of the rank's device.
+// `by_host`: for the host, not for kernels of the rank's device.
 std::byte* AddressOf(const Tensor& tensor, bool by_host) {
   const TensorImpl& impl = tensor.impl();
   CH_CHECK(impl.handler == nullptr)
@@ -187,7 +187,7 @@ void* Tensor::raw_data() const { return AddressOf(*this, /*by_host=*/false); }
 template <typename T>
 std::vector<T> Tensor::ToVector() const {
   CH_CHECK(defined()) << "ToVector of an undefined tensor";
-  // What has no memory says why.
+  // A tensor without memory has an error of its own.
   if (!is_distributed()) storage()->CheckAttached();
   CH_CHECK(!is_distributed())
       << "ToVector of " << Describe() << ", whose elements are not all here: "
@@ -210,7 +210,7 @@ std::string Tensor::Describe() const {
   std::ostringstream text;
   text << dtype() << ToString(sizes());
   if (is_distributed()) {
-    // Of what the handler says, how the whole lies.
+    // Keep the layout from the handler's description.
     const std::string of_part = handler()->Describe();
     const size_t bar = of_part.find('|');
     if (bar != std::string::npos) text << of_part.substr(bar);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an op costs before its kernel does anything:
+// The cost of an op before its kernel starts:
 //     bazel run //tensor:tensor_benchmark
 #include <atomic>
 #include <memory>
@@ -57,7 +57,7 @@ void BM_LaunchQueued(benchmark::State& state) {
 }
 BENCHMARK(BM_LaunchQueued);
 
-// A task on a sleeping queue and back.
+// Sends a task to a sleeping queue and waits for it.
 void BM_QueueRoundTrip(benchmark::State& state) {
   auto stream = MakeQueueStream("side", {});
   for (auto _ : state) {

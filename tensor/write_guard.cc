@@ -10,7 +10,7 @@
 namespace crosshatch {
 namespace {
 
-/// Those of a rank that stand.
+/// The guards of a rank that exist.
 struct StandingGuards final : RankContext::Extension {
   std::vector<WriteGuard*> standing;
 };
@@ -42,7 +42,7 @@ bool WriteGuard::Guards(const Storage& storage) const {
 void AwaitReaders(RankContext& context, const Storage& storage) {
   for (WriteGuard* guard : context.Get<StandingGuards>().standing) {
     if (guard->await_ == nullptr || !guard->Guards(storage)) continue;
-    // What it does may write, to memory that nobody reads any more.
+    // The callback may write to memory that has no readers left.
     std::exchange(guard->await_, nullptr)();
   }
 }

@@ -9,12 +9,12 @@
 
 namespace crosshatch {
 
-/// Device::Cpu(). Its compute stream runs inline, unless it is adversarial;
-/// each side stream is a queue with a worker.
+/// Returns the backend of Device::Cpu(). Its compute stream runs inline, unless
+/// it is adversarial. Each side stream is a queue with a worker.
 const DeviceBackend& CpuBackend();
 
-/// Caches blocks of the process's memory (caching_allocator.h, where
-/// `adversarial` is explained).
+/// Returns an allocator that caches blocks of the process's memory
+/// (caching_allocator.h, which explains `adversarial`).
 std::unique_ptr<Allocator> MakeCpuAllocator(bool adversarial = false);
 
 }  // namespace crosshatch

@@ -34,7 +34,7 @@ class InlineStream final : public Stream {
   void Enqueue(Task) override {}  // Launch never comes here.
 };
 
-/// The part of a queue that its events share with it and that may outlive it.
+/// The part of a queue that it shares with its events and that may outlive it.
 class Progress {
  public:
   Progress(const std::string& stream, const RankParts& options)
@@ -66,7 +66,7 @@ class Progress {
     waiters_.push_back({point, waiter});
     if (wait_graph_ != nullptr && waiter != kNoAgent) {
       // This wait needs no callback of its own: a stall always begins with a
-      // collective, whose failure lets the queue go on.
+      // collective, whose failure lets the queue continue.
       stalls = wait_graph_->BeginWait(
           waiter, {agent_}, absl::StrCat("work on stream ", stream_), nullptr);
       lock.unlock();
@@ -88,9 +88,8 @@ class Progress {
           ++i;
           continue;
         }
-        // The one who waits does so no more from here on, even if its thread
-        // takes its time to wake up: were it to end the wait itself, it would
-        // seem to wait for a queue that is idle.
+        // The wait ends here, even if the waiter's thread takes time to wake
+        // up. If the waiter ended it, it would seem to wait for an idle queue.
         if (wait_graph_ != nullptr && waiters_[i].agent != kNoAgent) {
           wait_graph_->EndWait(waiters_[i].agent);
         }
@@ -206,15 +205,15 @@ class QueueStream final : public Stream {
       progress_->Advance();
       return;
     }
-    // Of an adversarial run, which tests look at, with all that is known.
+    // Adversarial runs are for tests, so they capture the full error context.
     Issued issued = {std::move(task), IssuedErrorContext::Capture(
                                           options_.adversarial_seed != 0)};
     {
       std::lock_guard<std::mutex> lock(progress_->mutex());
       pending_.push_back(std::move(issued));
       if (!idle_) return;
-      // By the issuing thread: until the worker is awake the graph would
-      // take the queue for one that waits for more work.
+      // Set by the issuing thread. Until the worker is awake, the wait graph
+      // would assume that the queue waits for more work.
       idle_ = false;
       if (progress_->wait_graph() != nullptr) {
         progress_->wait_graph()->SetRunning(agent());
@@ -245,8 +244,8 @@ class QueueStream final : public Stream {
     }
   }
 
-  /// Swaps what is pending with the empty `batch`; waits while there is
-  /// nothing. False: the stream ends.
+  /// Swaps the pending tasks with the empty `batch`; waits while there are
+  /// none. Returns false if the stream ends.
   bool TakeBatch(std::vector<Issued>& batch) {
     WaitGraph* const graph = progress_->wait_graph();
     WaitGraph::Stalls stalls;  // Run with the lock released.
@@ -272,7 +271,7 @@ class QueueStream final : public Stream {
   const RankParts options_;
   const std::shared_ptr<Progress> progress_;
 
-  // The rank's thread only.
+  // For the rank's thread only.
   int64_t issued_ = 0;
   int64_t last_point_ = 0;
   Event last_event_;  // A queue without work so far has nothing to wait for.

@@ -3,7 +3,7 @@
 #define CROSSHATCH_TENSOR_BACKENDS_CPU_CPU_STREAM_H_
 
 /// \file
-/// The streams of the CPU. A backend makes them; everybody else sees Stream.
+/// The streams of the CPU, for its backend.
 
 #include <memory>
 #include <string>
@@ -13,19 +13,19 @@
 
 namespace crosshatch {
 
-/// A stream whose work runs when it is issued, on the issuing thread.
-/// \param context given to the work; outlives the stream.
+/// Returns a stream whose work runs when it is issued, on the issuing thread.
+/// \param context passed to the work; outlives the stream.
 std::unique_ptr<Stream> MakeInlineStream(std::string name,
                                          KernelContext* context);
 
-/// A stream with a queue and a worker thread of its own. Its destructor waits
-/// until all issued work is done. An adversarial one delays its work by choices
-/// that follow from the seed, the rank and the stream's name. What of `rank` is
-/// not there it does without.
+/// Returns a stream with a queue and a worker thread of its own. Its destructor
+/// waits until all issued work is done. An adversarial stream delays its work
+/// as a function of the seed, the rank and the stream's name. Null members of
+/// `rank` are not used.
 std::unique_ptr<Stream> MakeQueueStream(std::string name, RankParts rank);
 
-/// What a rank of the CPU gets: a compute stream runs inline where it is not
-/// adversarial, all else is a queue.
+/// Returns a stream for a rank on the CPU: a compute stream that is not
+/// adversarial runs inline; every other stream is a queue.
 std::unique_ptr<Stream> MakeCpuStream(const std::string& name, StreamRole role,
                                       const RankParts& rank);
 

@@ -21,7 +21,7 @@ std::unique_ptr<Stream> Queue(uint64_t seed = 0, std::string name = "side") {
   return MakeQueueStream(std::move(name), {.adversarial_seed = seed});
 }
 
-/// Holds tasks back until it is opened.
+/// Blocks tasks until it is opened.
 class Gate {
  public:
   void Open() { open_.store(true); }
@@ -177,13 +177,13 @@ TEST(QueueStreamTest, DropsWhatATaskHoldsBeforeTheEvent) {
   EXPECT_TRUE(watch.expired());
 }
 
-// A producer on one stream and a consumer on the other, both ways round: what
-// is consumed must be the product of the same round, and the buffer must not be
+// A producer on one stream and a consumer on the other, in both directions. A
+// value must be consumed in its own round, and the buffer must not be
 // overwritten before it was read.
 int WrongReads(uint64_t seed, bool wait_for_product, bool wait_for_reader) {
   auto producer = Queue(seed, "producer");
   auto consumer = Queue(seed, "consumer");
-  // Atomics, because the planted mistakes make it a race.
+  // Atomics, because the injected faults make it a race.
   std::atomic<int> buffer = 0;
   std::atomic<int> wrong = 0;
   for (int round = 1; round <= 40; ++round) {
@@ -205,7 +205,7 @@ TEST(AdversarialModeTest, ShowsAMissingWaitInEitherDirection) {
     late_product += WrongReads(seed, false, true) > 0;
     early_overwrite += WrongReads(seed, true, false) > 0;
   }
-  // How the threads run has its part in it; that it never shows has not.
+  // Depends on scheduling, but at least some runs must show it.
   EXPECT_GE(late_product, 2);
   EXPECT_GE(early_overwrite, 2);
 }
@@ -238,8 +238,8 @@ class WaitGraphOfStreamsTest : public ::testing::Test {
 };
 
 TEST_F(WaitGraphOfStreamsTest, BusyQueuesAreNeverTakenForAStall) {
-  // A stall would be reported to this wait of somebody else, who waits for the
-  // queues' rank.
+  // A stall would be reported to this wait of another agent, which waits for
+  // the queues' rank.
   const AgentId peer = graph_.AddAgent(1, "host", kNoAgent);
   std::atomic<int> stalls = 0;
   std::string reason;
@@ -312,8 +312,8 @@ TEST_F(WaitGraphOfStreamsTest, IdleQueueWaitsForItsRank) {
   a->Launch([](KernelContext&) {});
   a->Synchronize();
   EXPECT_FALSE(stalled);
-  // The rank waits for the peer: whether the queue is idle by now or becomes so
-  // soon, the stall is found.
+  // The rank waits for the peer. The stall is found whether the queue is idle
+  // now or becomes idle later.
   graph_.BeginWait(host_, {peer}, "an exchange", nullptr).Run();
   while (!stalled) std::this_thread::yield();
   graph_.EndWait(host_);

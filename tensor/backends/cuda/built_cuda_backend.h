@@ -8,12 +8,12 @@
 
 namespace crosshatch {
 
-/// CudaBackend(index, options) in a build with --config=cuda.
-/// \error as of CudaBackend; kUnimplemented in any other build.
+/// Returns CudaBackend(index, options) in a build with --config=cuda.
+/// \error as CudaBackend; kUnimplemented in any other build.
 absl::StatusOr<const DeviceBackend*> BuiltCudaBackend(
     int index, const CudaOptions& options);
 
-/// CudaBackendForDryRuns() in a build with --config=cuda.
+/// Returns CudaBackendForDryRuns() in a build with --config=cuda.
 /// \error kUnimplemented in any other build.
 absl::StatusOr<const DeviceBackend*> BuiltCudaBackendForDryRuns();
 

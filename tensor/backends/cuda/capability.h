@@ -6,13 +6,13 @@
 
 namespace crosshatch::internal {
 
-/// Whether a device can run a build's kernels. Compute capabilities are written
-/// as 75 for 7.5.
-/// \param oldest the one whose PTX is in the build, which devices of it and of
-///     later ones compile where the build has no code of theirs.
-/// \error kFailedPrecondition saying what the device has and what is needed:
-///     another build, or, below what the kernels are written for, another
-///     device
+/// Checks that a device can run a build's kernels. Compute capabilities are
+/// written as 75 for 7.5.
+/// \param oldest the capability whose PTX is in the build. Later devices
+///     compile it if the build has no code for them.
+/// \error kFailedPrecondition naming the device's capability and what is
+///     needed: another build, or another device if the kernels do not support
+///     it.
 absl::Status CheckCapability(int device, int capability, int oldest);
 
 }  // namespace crosshatch::internal

@@ -51,7 +51,7 @@ class Cuda final : public DeviceBackend {
   const CudaOptions options_;
 };
 
-/// Has the kernels' table, and no device.
+/// Has the kernel table, but no device.
 class CudaOfDryRuns final : public DeviceBackend {
  public:
   CudaOfDryRuns()
@@ -84,7 +84,7 @@ class CudaOfDryRuns final : public DeviceBackend {
 #if defined(CROSSHATCH_CUDA_EMULATION)
 constexpr int kOldest = 80;
 #else
-/// What nvcc compiles for, which it writes as 800 for 8.0.
+/// The capability that nvcc compiles for, written as 800 for 8.0.
 constexpr int kOldest = std::min({__CUDA_ARCH_LIST__}) / 10;
 #endif
 

@@ -8,27 +8,28 @@
 
 namespace crosshatch {
 
-/// Device::Cuda(index), of the devices that the process sees: the same for
-/// equal arguments. It lives as long as the process.
+/// Returns the backend of Device::Cuda(index), of the devices that the process
+/// sees. Equal arguments give the same backend, which lives as long as the
+/// process.
 ///
-/// Every stream is one of CUDA's; its memory is the device's own, which the
-/// host cannot address, and host memory beside it is pinned. What a kernel
-/// finds wrong with the numbers that it is given, such as an index out of
-/// range, ends the program when the host next issues to that stream or waits
-/// for it.
+/// Every stream is a CUDA stream. Its memory is device memory, which the host
+/// cannot address; host memory for it is pinned. If a kernel finds an invalid
+/// argument, such as an index out of range, the program ends when the host next
+/// issues to that stream or waits for it.
 ///
-/// An adversarial stream (RankParts::adversarial_seed) is late at will under
-/// emulation only; a device's own streams are never delayed.
-/// \error kNotFound: there is no such device; kFailedPrecondition: this build
-///     has no code for it.
-/// \threadsafety any thread. What it makes for a rank sets the current device
+/// An adversarial stream (RankParts::adversarial_seed) is delayed only under
+/// emulation, never on a device.
+/// \error kNotFound if there is no such device; kFailedPrecondition if this
+///     build has no code for it.
+/// \threadsafety Any thread. What it creates for a rank sets the current device
 ///     of the threads that use it.
 absl::StatusOr<const DeviceBackend*> CudaBackend(
     int index, const CudaOptions& options = {});
 
-/// Device::Cuda(0) of a dry run (RankContextOptions::dry_run), which accounts
-/// for what the kernels would ask for: it needs no device, nor a driver. It
-/// makes no streams and no memory.
+/// Returns the backend of Device::Cuda(0) for dry runs
+/// (RankContextOptions::dry_run), which account for the memory that the kernels
+/// would request. It needs neither a device nor a driver, and creates no
+/// streams and no memory.
 const DeviceBackend& CudaBackendForDryRuns();
 
 }  // namespace crosshatch

@@ -27,7 +27,7 @@ TEST(CudaBackendTest, EachDeviceHasOne) {
   }
 }
 
-// A dry run needs none, and so asks for no more than this.
+// A dry run needs no device and requests nothing else.
 TEST(CudaBackendTest, KernelsSayWhatTheyNeedWithoutADevice) {
   const KernelTable& kernels = CudaBackendForDryRuns().kernels();
   const int64_t rows = 1000;
@@ -37,7 +37,7 @@ TEST(CudaBackendTest, KernelsSayWhatTheyNeedWithoutADevice) {
   embedding.rows = rows;
   embedding.cols = cols;
   embedding.table_rows = 50;
-  // Four arrays of 8 bytes an element, and the copies of two that a sort makes.
+  // Four arrays of 8 bytes per element, and the copies of two by a sort.
   EXPECT_GE(kernels.embedding_backward_workspace_bytes(embedding), 48 * rows);
 
   for (int64_t lanes : {1, 7}) {

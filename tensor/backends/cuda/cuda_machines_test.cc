@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kBytes = 1 << 20;
 
-// Says what becomes of device 0 and ends.
+// Prints the state of device 0 and exits.
 [[noreturn]] void SayDevice0() {
   const auto backend = CudaBackend(0);
   std::fprintf(stderr, "%s\n",
@@ -33,7 +33,8 @@ constexpr int64_t kBytes = 1 << 20;
 
 class CudaMachinesDeathTest : public ::testing::Test {
  protected:
-  // A machine is what the first call of the runtime finds: each is a process.
+  // The first call of the runtime detects the machine, so each test is a
+  // process.
   void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
 };
 
@@ -90,7 +91,7 @@ TEST(CudaOptionsTest, ComputesInTf32WhereItIsAskedTo) {
     EXPECT_EQ(backend, *CudaBackend(0, {.tf32 = tf32}));
     RankContext context({.backend = backend});
     const RankContextScope scope(&context);
-    // TF32 has 10 bits behind the point.
+    // TF32 has 10 bits of mantissa.
     const Tensor x = Full({1, 1}, 1 + 0x1p-12);
     EXPECT_EQ(MatMul(x, Ones({1, 1})).ToVector<float>()[0],
               tf32 ? 1.0f : 1 + 0x1p-12f);
@@ -103,7 +104,7 @@ TEST(CudaDryRunDeathTest, TheOneOfDryRunsComputesNothing) {
                HasSubstr("a run that is not dry on CudaBackendForDryRuns"));
 }
 
-// What a kernel would ask for is known without a device.
+// The workspace of a kernel is known without a device.
 TEST(CudaDryRunTest, AccountsWhatKernelsAskFor) {
   RankContext context({.backend = &CudaBackendForDryRuns(), .dry_run = true});
   const RankContextScope scope(&context);
@@ -112,8 +113,8 @@ TEST(CudaDryRunTest, AccountsWhatKernelsAskFor) {
   EXPECT_GT(context.device_allocator().stats().peak_total, 0);
 }
 
-// Kernels that come late write to memory that went back if it does before they
-// are done; in emulation that ends the program.
+// Late kernels write to memory that was returned too early; emulation ends the
+// program if they do.
 TEST_F(CudaMachinesDeathTest, OneThatEverOtherSizesFill) {
   EXPECT_EXIT(
       {

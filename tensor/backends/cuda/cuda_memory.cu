@@ -8,8 +8,8 @@
 namespace crosshatch::internal {
 namespace {
 
-/// Null where the runtime has no memory: the allocator says so, and with what
-/// was asked for.
+/// Returns null if the runtime has no memory; the allocator reports the error
+/// with the requested size.
 std::byte* Memory(cudaError_t error, void* data, const char* what) {
   if (error == cudaErrorMemoryAllocation) {
     (void)cudaGetLastError();  // The runtime keeps it otherwise.

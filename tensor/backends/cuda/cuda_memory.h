@@ -8,10 +8,10 @@
 
 namespace crosshatch::internal {
 
-/// Memory of a device.
+/// Returns memory of a device.
 std::unique_ptr<MemorySource> MakeCudaMemory(int device);
 
-/// Memory of the host that the kernels of `device` and of the others reach.
+/// Returns pinned host memory that all devices' kernels can access.
 std::unique_ptr<MemorySource> MakePinnedMemory(int device);
 
 }  // namespace crosshatch::internal

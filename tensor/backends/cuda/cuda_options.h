@@ -4,11 +4,11 @@
 
 namespace crosshatch {
 
-/// How a device computes where there is a choice.
+/// Choices in how a device computes.
 struct CudaOptions {
-  /// Products of float32 matrices round what they multiply to TF32: 10 bits of
-  /// mantissa in place of 23, for tensor cores. They add in float32 all the
-  /// same; other dtypes, and all that is no product, stay as they are.
+  /// Rounds the factors of float32 matrix products to TF32, with 10 bits of
+  /// mantissa instead of 23, for tensor cores. Sums stay in float32; other
+  /// dtypes and other ops do not change.
   bool tf32 = false;
 };
 

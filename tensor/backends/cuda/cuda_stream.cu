@@ -14,8 +14,8 @@
 namespace crosshatch::internal {
 namespace {
 
-/// Events of one device that no one refers to any more, kept for the next use:
-/// to make one costs more than to record it.
+/// Unused events of one device, kept for reuse: creating one costs more than
+/// recording it.
 class EventPool {
  public:
   ~EventPool() {
@@ -42,7 +42,7 @@ class EventPool {
   }
 
  private:
-  // What refers to an event may be dropped on any thread.
+  // A reference to an event may be dropped on any thread.
   std::mutex mutex_;
   std::vector<cudaEvent_t> unused_;
 };
@@ -132,7 +132,7 @@ class CudaStream final : public Stream {
                 "cudaStreamWaitEvent");
       is_recorded_ = false;
     } else {
-      // Of a queue of the host's, which the device knows nothing of.
+      // The point of a host queue, which the device cannot wait for.
       state->Block();
     }
   }
@@ -184,8 +184,8 @@ class CudaStream final : public Stream {
 
   void SetDevice() const { CheckCuda(cudaSetDevice(device_), "cudaSetDevice"); }
 
-  /// Of what has run so far. The error of a poisoned rank is what its program
-  /// hears, and not what came of it.
+  /// Checks what has run so far. A poisoned rank reports its first error
+  /// instead of the consequences.
   void EndIfThereIsAComplaint() const {
     const auto* const kind =
         static_cast<const volatile ComplaintKind*>(&context_.complaint->kind);
@@ -195,7 +195,7 @@ class CudaStream final : public Stream {
       run_worker_([&] { poisoned = RankContext::Current().poisoned(); });
     }
     if (poisoned) return;
-    // The rest of it was written before.
+    // The rest was written before.
     CheckCuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
     context_.places->End(*context_.complaint);
   }
@@ -206,8 +206,8 @@ class CudaStream final : public Stream {
   CudaKernelContext context_;
   const std::shared_ptr<EventPool> pool_ = std::make_shared<EventPool>();
   Event last_event_;
-  // Whether last_event_ is after all that was issued. A stream without work so
-  // far has nothing to wait for.
+  // Whether last_event_ is after all issued work. A stream without work has
+  // nothing to wait for.
   bool is_recorded_ = true;
 };
 

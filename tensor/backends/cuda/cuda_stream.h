@@ -11,9 +11,10 @@
 
 namespace crosshatch::internal {
 
-/// A stream of a device. A task runs at once, on the issuing thread, and issues
-/// the device's work with a CudaKernelContext; LaunchHost puts its task into
-/// the device's queue. The destructor waits until all issued work is done.
+/// Returns a stream of a device. A task runs at once, on the issuing thread,
+/// and issues the device's work with a CudaKernelContext. LaunchHost puts its
+/// task into the device's queue. The destructor waits until all issued work is
+/// done.
 std::unique_ptr<Stream> MakeCudaStream(int device, const std::string& name,
                                        const RankParts& rank,
                                        const CudaOptions& options = {});

@@ -6,11 +6,11 @@
 
 namespace crosshatch {
 
-/// The cudaStream_t to which a program issues a kernel of its own, in what it
-/// hands to LaunchKernel (docs/write_an_op.md): behind all that was issued to
-/// the rank's current stream before, and before all that is issued later. That
-/// work runs at once, on the thread that issues it; it issues and does not
-/// wait.
+/// Returns the cudaStream_t to which a program issues its own kernels, within
+/// work passed to LaunchKernel (docs/write_an_op.md). The stream orders them
+/// after all that was issued to the rank's current stream before, and before
+/// all that is issued later. That work runs at once, on the thread that issues
+/// it; it issues and does not wait.
 ///
 /// \param context that LaunchKernel called the work with. Ends the program if
 ///     the rank is on another device.

@@ -16,7 +16,7 @@
 namespace crosshatch {
 namespace {
 
-// Sets all bytes of `x` by the runtime, as a kernel of a program's own would.
+// Sets all bytes of `x` with the runtime, as a program's own kernel would.
 void Clear(const Tensor& x) {
   LaunchKernel([to = x.data<float>(), n = x.numel()](KernelContext& on) {
     CH_CHECK_EQ(cudaMemsetAsync(to, 0, static_cast<size_t>(n) * sizeof(float),
@@ -25,7 +25,7 @@ void Clear(const Tensor& x) {
   });
 }
 
-// On another stream it would be early or late for what is issued beside it.
+// On another stream it would run too early or too late.
 TEST(CudaStreamOfTest, IsInTheOrderOfWhatIsIssued) {
   for (const uint64_t seed : {0, 1, 2, 3}) {
     RankContext context({.backend = *CudaBackend(0), .adversarial_seed = seed});
