@@ -3,12 +3,12 @@
 #define CROSSHATCH_TENSOR_OPS_ATTENTION_H_
 
 /// \file
-/// Attention in blocks: no [T, S] matrix is ever made, and blocks of which
-/// nothing is seen are skipped. Once differentiable.
+/// Attention in blocks. It creates no [T, S] matrix and skips blocks that are
+/// fully masked. Once differentiable.
 ///
 /// Letters: B batch, T queries, S keys, Hq query heads, Hkv key heads, which
-/// divide them, D width of a head. Query i stands at key o = i + S - T: keys
-/// end where queries end.
+/// divide them, D width of a head. Query i has position o = i + S - T among the
+/// keys: keys end where queries end.
 
 #include <concepts>
 #include <cstdint>
@@ -21,66 +21,67 @@
 
 namespace crosshatch {
 
-/// Dropout of probabilities by element, as Dropout's (dropout.h): what becomes
-/// of one follows from key, step and its index in [rows, heads, T, S] of the
-/// global batch, so that every mesh, recomputation and gradient drops the same.
-/// nn::Dropout::ForAttention makes one in a module.
+/// Dropout of probabilities by element, as Dropout (dropout.h). Whether one is
+/// dropped is a function of key, step and its index in [rows, heads, T, S] of
+/// the global batch, so every mesh, recomputation and gradient drops the same
+/// ones. nn::Dropout::ForAttention creates one in a module.
 struct AttentionDropout {
   double p = 0;  ///< The share that is dropped, in [0, 1].
   uint64_t key = 0;
   uint64_t step = 0;
   /// Rows of the global batch before those of q.
   int64_t first_row = 0;
-  /// Heads before those of q, and of how many; 0: q has all. For plain tensors
-  /// of a rank's own heads; distributed ones know.
+  /// Heads before those of q, and the total number of heads; 0: q has all. For
+  /// plain tensors with a rank's own heads. For distributed ones they are
+  /// known.
   int64_t first_head = 0;
   int64_t heads = 0;
 };
 
-/// Which keys a query sees, and what is added to its scores. All conditions
-/// hold together. A query that sees nothing gives zeros and takes part in no
-/// gradient. Of the tensors here a floating-point mask has a gradient.
+/// The keys that a query attends to, and what is added to its scores. All
+/// conditions apply. A query without keys gives zeros and contributes to no
+/// gradient. Of the tensors here only a floating-point mask has a gradient.
 struct AttentionOptions {
-  /// What products of queries and keys are multiplied with; 1 / sqrt(D) if
-  /// unset.
+  /// The factor of the products of queries and keys; 1 / sqrt(D) if unset.
   std::optional<double> scale = {};
-  /// Keys j <= o.
+  /// Only keys j <= o.
   bool causal = false;
-  /// Not 0: keys j > o - window: of a causal attention the last `window` up to
-  /// the query's own (sliding-window attention), else those that follow as
-  /// well. At least 0.
+  /// If not 0, only keys j > o - window (sliding-window attention). With
+  /// `causal` these are the last `window` keys up to the query's own. At least
+  /// 0.
   int64_t window = 0;
-  /// Broadcastable to [B, Hq, T, S]. Bool: keys where it is true. Floating
-  /// point, of any dtype: added to the scores. One that requires a gradient
-  /// gets it (attention_mask_grad.h).
+  /// Broadcastable to [B, Hq, T, S]. Bool: attend where it is true. Floating
+  /// point, of any dtype: added to the scores. If it requires a gradient,
+  /// attention computes it (attention_mask_grad.h).
   Tensor mask = {};
-  /// i32 [B, T, 2], or [1, T, 2] for all rows: keys begin <= j < end of each
-  /// query's begin and end. Of packed documents: DocumentKeys (documents.h).
+  /// i32 [B, T, 2], or [1, T, 2] for all rows: the begin and end of each
+  /// query's keys, begin <= j < end. For packed documents: DocumentKeys
+  /// (documents.h).
   Tensor key_ranges = {};
-  /// f32 [Hq]: slope * |o - j| is taken off the scores (ALiBi; AlibiSlopes).
+  /// f32 [Hq]: slope * |o - j| is subtracted from the scores (ALiBi;
+  /// AlibiSlopes).
   Tensor slopes = {};
   AttentionDropout dropout = {};
 };
 
-/// What is in a call besides tensors.
+/// The arguments of a call besides tensors.
 struct AttentionAttributes {
   double scale = 1;
   bool causal = true;
   int64_t window = 0;
   AttentionDropout dropout;
 
-  /// Those of a part that begins so many rows and heads later, of so many
-  /// heads.
+  /// Returns the attributes of a part with these offsets in rows and heads and
+  /// this number of heads.
   AttentionAttributes OfPart(int64_t rows, int64_t heads,
                              int64_t all_heads) const;
   void AppendKey(OpKey& key) const;
 };
 
-/// (q [B, T, Hq, D], k, v [B, S, Hkv, D], and if there are any of them mask,
-/// key_ranges and slopes, each of which may be undefined) -> (out
-/// [B, T, Hq, D], logsumexp [B, Hq, T] of f32, or f64 where q is). Query head h
-/// uses key head h / (Hq / Hkv). The mask has four dims, of which those of size
-/// 1 are broadcast.
+/// (q [B, T, Hq, D], k, v [B, S, Hkv, D], and, if there are any, mask,
+/// key_ranges and slopes, each of which may be undefined) -> (out [B, T, Hq,
+/// D], logsumexp [B, Hq, T] of f32, or f64 if q is f64). Query head h uses key
+/// head h / (Hq / Hkv). The mask has four dims; those of size 1 are broadcast.
 class AttentionOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {.name = "attention",
@@ -96,8 +97,8 @@ class AttentionOp final : public Op {
   const AttentionAttributes attributes;
 };
 
-/// (grad, q, k, v, out, logsumexp, and as for AttentionOp mask, key_ranges and
-/// slopes) -> (dq, dk, dv).
+/// (grad, q, k, v, out, logsumexp, and mask, key_ranges and slopes as for
+/// AttentionOp) -> (dq, dk, dv).
 class AttentionBackwardOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {.name = "attention_backward",
@@ -113,7 +114,8 @@ class AttentionBackwardOp final : public Op {
   const AttentionAttributes attributes;
 };
 
-/// softmax(scale q k^T, as the options say) v for each head.
+/// Returns softmax(scale q k^T) v for each head, with the scores changed as in
+/// AttentionOptions.
 /// \param q [B, T, Hq, D]
 /// \param k [B, S, Hkv, D], as `v`
 /// \returns [B, T, Hq, D]
@@ -121,7 +123,7 @@ class AttentionBackwardOp final : public Op {
 Tensor Attention(const Tensor& q, const Tensor& k, const Tensor& v,
                  const AttentionOptions& options);
 
-/// \name Without options but these
+/// \name Without any other options
 /// @{
 template <typename T>
 requires std::is_arithmetic_v<T> Tensor Attention(const Tensor& q,
@@ -134,10 +136,11 @@ Tensor CausalAttention(const Tensor& q, const Tensor& k, const Tensor& v,
                        double scale, int64_t window = 0);
 /// @}
 
-/// The slopes of ALiBi (Press et al., 2022) for `heads` heads, f32 [heads]: of
-/// a power of two the powers 2^(-8 i / heads), i = 1 .. heads; of other numbers
-/// those of the power of two below and then every second of the one above.
-/// \param heads at least 0, of all ranks
+/// Returns the slopes of ALiBi (Press et al., 2022) for `heads` heads, f32
+/// [heads]. If `heads` is a power of two: 2^(-8 i / heads), i = 1 .. heads.
+/// Otherwise the slopes for the next lower power of two, then every second one
+/// for the next higher.
+/// \param heads at least 0; of all ranks together.
 Tensor AlibiSlopes(int64_t heads);
 
 }  // namespace crosshatch

@@ -3,8 +3,8 @@
 #define CROSSHATCH_TENSOR_OPS_ATTENTION_MASK_GRAD_H_
 
 /// \file
-/// The gradient of a mask that attention adds to its scores: of biases that are
-/// learned by relative position, say.
+/// The gradient of a mask that attention adds to its scores, for example of
+/// learned relative position biases.
 
 #include <cstdint>
 #include <memory>
@@ -15,23 +15,24 @@
 
 namespace crosshatch {
 
-/// Which key heads a rank's query heads use, where it has more key heads than
+/// The key heads that a rank's query heads use, if it has more key heads than
 /// those.
 struct AttentionKeyHeads {
-  /// Query heads before those of q, counted from the first of the key heads.
+  /// The offset of q's heads, counted from the first of the key heads.
   int64_t first_query = 0;
-  /// Query heads to a key head; 0: those of q by those of k.
+  /// Query heads per key head; 0: those of q divided by those of k.
   int64_t group = 0;
 };
 
-/// (grad, q, k, v, mask, key_ranges, slopes) -> (dmask), inputs as
-/// AttentionBackwardOp's: what the sum of grad * out gains by the mask. The
-/// mask is there and of floating point; key_ranges and slopes may be undefined.
+/// (grad, q, k, v, mask, key_ranges, slopes) -> (dmask), with the inputs of
+/// AttentionBackwardOp: the derivative of sum(grad * out) by the mask. The mask
+/// is defined and has a floating-point dtype; key_ranges and slopes may be
+/// undefined.
 ///
-/// It is made of other ops, for one head of one row of the batch after the
-/// other, so that beside the mask there are a few [T, S] at a time; in float32
-/// (float64 for float64), and summed in the order of rows and heads where the
-/// mask is broadcast over them.
+/// It is composed of other ops, for one head of one row of the batch after
+/// another, so that besides the mask only a few [T, S] exist at a time. It
+/// computes in float32 (float64 for float64) and sums in the order of rows and
+/// heads if the mask is broadcast over them.
 class AttentionMaskGradOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {.name = "attention_mask_grad",

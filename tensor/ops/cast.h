@@ -3,7 +3,7 @@
 #define CROSSHATCH_TENSOR_OPS_CAST_H_
 
 /// \file
-/// Copies: to another dtype, to dense memory, to memory of one's own.
+/// Copies: to another dtype, to contiguous memory, to independent memory.
 
 #include "crosshatch/tensor/op.h"
 #include "crosshatch/tensor/tensor.h"
@@ -34,13 +34,13 @@ class CloneOp final : public Op {
                                       TensorSpan outputs) const override;
 };
 
-/// Float to integer truncates towards zero; anything to bool asks for != 0.
-/// `a` itself where it has that dtype.
+/// Converts the dtype. Float to integer truncates towards zero; conversion to
+/// bool tests for != 0. Returns `a` itself if it has that dtype.
 Tensor ToDType(const Tensor& a, DType dtype);
-/// `a` itself where it is contiguous, by the strides of the whole if it is
-/// distributed; else a Clone.
+/// Returns `a` itself if it is contiguous, for a distributed tensor by its
+/// global strides; otherwise a Clone.
 Tensor Contiguous(const Tensor& a);
-/// A contiguous copy in memory of its own.
+/// Returns a contiguous copy in memory of its own.
 Tensor Clone(const Tensor& a);
 
 }  // namespace crosshatch

@@ -3,7 +3,7 @@
 #define CROSSHATCH_TENSOR_OPS_CAT_H_
 
 /// \file
-/// Joining tensors and taking them apart.
+/// Concatenates and splits tensors.
 
 #include <cstdint>
 
@@ -12,7 +12,7 @@
 
 namespace crosshatch {
 
-/// (a, b, ...) -> one after the other along `dim`. One dtype; all other sizes
+/// (a, b, ...) -> their concatenation along `dim`. One dtype; all other sizes
 /// equal.
 class CatOp final : public Op {
  public:
@@ -29,38 +29,39 @@ class CatOp final : public Op {
 };
 
 Tensor Cat(TensorSpan tensors, int64_t dim);
-/// Along a new dim before dim `dim`.
+/// Concatenates along a new dim before dim `dim`.
 Tensor Stack(TensorSpan tensors, int64_t dim);
-/// `times[i]` copies along dim i one after the other, in memory of its own;
-/// more times than dims add leading dims.
+/// Returns `times[i]` concatenated copies along dim i, in memory of its own. If
+/// there are more times than dims, leading dims are added.
 Tensor Repeat(const Tensor& a, ShapeView times);
-/// \name Taking apart
-/// Of a distributed tensor each part is split as `a` is. Where `dim` itself is
-/// split, ranks take from each other what they lack of their share of each
-/// part, by one all-to-all a part; SplitUnits needs none.
+/// \name Splitting
+/// Each part of a distributed tensor is split as `a` is. If `dim` itself is
+/// split, ranks receive from each other what they lack of their share of each
+/// part, by one all-to-all per part; SplitUnits needs none.
 /// @{
 
-/// Views of `sizes[i]` elements each along `dim`; the sizes sum to all.
+/// Returns views of `sizes[i]` elements each along `dim`. The sizes sum to the
+/// dim's.
 TensorList Split(const Tensor& a, ShapeView sizes, int64_t dim);
-/// `chunks` views along `dim`, of ceil(size / chunks) elements each; a short
-/// last one and then empty ones where that does not divide.
+/// Returns `chunks` views along `dim`, of ceil(size / chunks) elements each.
+/// The last ones may be short or empty.
 TensorList Chunk(const Tensor& a, int64_t chunks, int64_t dim);
-/// Each index of `dim`, which goes away, as a view.
+/// Returns a view of each index of `dim`, without that dim.
 TensorList Unbind(const Tensor& a, int64_t dim);
 /// @}
 
 /// \name Parts that alternate unit by unit
-/// How to merge projections so that tensor parallelism moves nothing: with n
-/// heads of width w, rows (or features) of q, k and v as q0 k0 v0 q1 k1 v1 ...,
-/// split in units of 3 w.
+/// They merge projections so that tensor parallelism moves nothing: with n
+/// heads of width w, the rows (or features) of q, k and v are q0 k0 v0 q1 k1 v1
+/// ..., split in units of 3 w.
 /// @{
 
-/// From `parts`, of n * units[i] elements along `dim` each, one tensor of
-/// n * (sum of units): unit 0 of each part, then unit 1 of each, and so on.
+/// Merges `parts`, of n * units[i] elements along `dim` each, into one tensor
+/// of n * (sum of units): unit 0 of each part, then unit 1 of each, and so on.
 Tensor MergeUnits(TensorSpan parts, ShapeView units, int64_t dim);
-/// The parts again. Of a distributed tensor whose dim is split between whole
-/// sums of units (Linear's out_unit) nothing moves, and each part is split
-/// between its own units.
+/// Returns the parts again. If a distributed tensor's dim is split between
+/// whole sums of units (Linear's out_unit), nothing moves, and each part is
+/// split between its own units.
 TensorList SplitUnits(const Tensor& a, ShapeView units, int64_t dim);
 /// @}
 

@@ -3,11 +3,11 @@
 #define CROSSHATCH_TENSOR_OPS_CONV_H_
 
 /// \file
-/// Convolutions, as products of matrices: the windows of the input (windows.h)
-/// times the weight. A batch that is split stays split, as do channels: those
-/// of the output as the weight's outputs are, and of those of the input partial
-/// sums come out. Rows and columns that are split are gathered, and so are
-/// splits within a weight's kernel and those that cut through groups.
+/// Convolutions as matrix products: the windows of the input (windows.h) times
+/// the weight. A split batch stays split. Split output channels of the weight
+/// give split channels of the output; split input channels give partial sums.
+/// Splits of rows and columns, within a weight's kernel and through groups are
+/// gathered.
 
 #include <cstdint>
 
@@ -18,15 +18,16 @@ namespace crosshatch {
 
 struct Conv2dOptions {
   WindowOptions windows = {};
-  /// Channels of the input and of the output are cut into so many groups, and
-  /// those of an output see those of their group alone.
+  /// The number of groups of input and output channels. The channels of an
+  /// output group depend on those of its input group only.
   int64_t groups = 1;
 };
 
 /// \param x [N, C, H, W]
 /// \param weight [O, C / groups, kernel of H, kernel of W]
 /// \param bias [O]; undefined for none
-/// \returns [N, O, H', W'] (Unfold says what H' is); channels lie innermost.
+/// \returns [N, O, H', W'], with H' and W' as for Unfold. Channels are
+///     innermost in memory.
 Tensor Conv2d(const Tensor& x, const Tensor& weight,
               const Tensor& bias = Tensor(),
               const Conv2dOptions& options = Conv2dOptions());
@@ -38,7 +39,7 @@ struct Conv1dOptions {
   int64_t groups = 1;
 };
 
-/// As Conv2d of x [N, C, L] and weight [O, C / groups, kernel]: [N, O, L'].
+/// As Conv2d, of x [N, C, L] and weight [O, C / groups, kernel]: [N, O, L'].
 Tensor Conv1d(const Tensor& x, const Tensor& weight,
               const Tensor& bias = Tensor(),
               const Conv1dOptions& options = Conv1dOptions());

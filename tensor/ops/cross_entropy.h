@@ -3,8 +3,8 @@
 #define CROSSHATCH_TENSOR_OPS_CROSS_ENTROPY_H_
 
 /// \file
-/// Cross entropy of logits against class indices (i32, i64 or u16), computed in
-/// f32 (f64 for f64): that is the dtype of losses and statistics. Once
+/// Cross entropy of logits against class indices (i32, i64 or u16). It computes
+/// in f32 (f64 for f64), which is the dtype of losses and statistics. Once
 /// differentiable.
 
 #include <cstdint>
@@ -14,8 +14,8 @@
 
 namespace crosshatch {
 
-/// (logits [..., V], targets [...]) -> (loss [...], logsumexp [...]), the loss
-/// of each row; 0 where the target is `ignore_index`.
+/// (logits [..., V], targets [...]) -> (loss [...], logsumexp [...]): the loss
+/// of each row, 0 if the target is `ignore_index`.
 class CrossEntropyOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {"cross_entropy"};
@@ -30,8 +30,8 @@ class CrossEntropyOp final : public Op {
 };
 
 /// (grad [...], logits [..., V], targets [...], logsumexp [...]) -> dlogits.
-/// The logits may be the classes [first_class, first_class + V) of more, with
-/// the logsumexp of all.
+/// The logits may be the classes [first_class, first_class + V) of a larger
+/// number, with the logsumexp over all.
 class CrossEntropyBackwardOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {"cross_entropy_backward"};
@@ -47,14 +47,14 @@ class CrossEntropyBackwardOp final : public Op {
   const int64_t first_class;
 };
 
-/// The parts of the loss where logits hold the classes [first_class,
-/// first_class + V) of more: (logits [..., V], targets [...], row_max [...])
-/// -> (sum_exp [...], picked [...]), the sum of exp(logit - row_max) and the
-/// target's logit where it is among these classes, else 0. row_max is of all
-/// classes, of which there are `classes`: a target must be one of them or
-/// ignored, checked. Then loss = log(sum of sum_exp) + row_max - sum of picked
-/// over the parts, and log(...) + row_max is the logsumexp. Below autograd: not
-/// differentiable by itself.
+/// The parts of the loss if logits hold the classes [first_class, first_class +
+/// V) of a larger number: (logits [..., V], targets [...], row_max [...]) ->
+/// (sum_exp [...], picked [...]), the sum of exp(logit - row_max), and the
+/// target's logit if it is among these classes, otherwise 0. row_max is over
+/// all `classes` classes. A target must be one of them or ignored, checked.
+/// Then loss = log(sum of sum_exp) + row_max - sum of picked over the parts,
+/// and log(...) + row_max is the logsumexp. Below autograd: not differentiable
+/// by itself.
 class CrossEntropyPartOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {"cross_entropy_part"};
@@ -71,8 +71,8 @@ class CrossEntropyPartOp final : public Op {
   const int64_t classes;
 };
 
-/// (targets [...]) -> how many are not `ignore_index`, of dtype `dtype` and no
-/// dims.
+/// (targets [...]) -> the number that are not `ignore_index`, of dtype `dtype`
+/// and no dims.
 class CountTargetsOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {"count_targets"};
@@ -99,7 +99,7 @@ struct CrossEntropyOptions {
 
 /// \param logits [..., V]
 /// \param targets [...], in [0, V) or ignore_index
-/// \returns no dims; [...] for kNone
+/// \returns a tensor of no dims; [...] for kNone
 Tensor CrossEntropy(const Tensor& logits, const Tensor& targets,
                     const CrossEntropyOptions& options = {});
 

@@ -10,8 +10,8 @@
 
 namespace crosshatch {
 
-/// (a) -> the running sums along `dim`, from its beginning or (reverse) from
-/// its end on; each is the other's gradient.
+/// (a) -> the cumulative sums along `dim`, from its start or (reverse) from its
+/// end. Each is the other's gradient.
 class CumSumOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {"cumsum"};
@@ -28,9 +28,9 @@ class CumSumOp final : public Op {
   const bool reverse;
 };
 
-/// Element i of a dim is the sum of a's elements 0..i. Of a's floating point
-/// dtype, summed in double; i64 for integers and bool. Negative dims count from
-/// the end; a tensor of no dims has dim 0.
+/// Returns the cumulative sums: element i of a dim is the sum of a's elements
+/// 0..i. In a's floating point dtype, summed in double; in i64 for integers and
+/// bool. Negative dims count from the end; a tensor of no dims has dim 0.
 Tensor CumSum(const Tensor& a, int64_t dim);
 
 }  // namespace crosshatch

@@ -3,10 +3,10 @@
 #define CROSSHATCH_TENSOR_OPS_DROPOUT_H_
 
 /// \file
-/// Dropout by element: what becomes of an element follows from a key, a step
-/// and the element's index in the (global) tensor, and from nothing else. So
+/// Dropout by element. Whether an element is dropped is a function of a key, a
+/// step and the element's index in the global tensor, and of nothing else. So
 /// every mesh and layout drops the same elements, and no mask is kept: the
-/// gradient goes through the same op with the same key.
+/// gradient passes through the same op with the same key.
 
 #include <cstdint>
 
@@ -15,7 +15,8 @@
 
 namespace crosshatch {
 
-/// (x) -> x / (1 - p) where the element's random number is at least p, else 0.
+/// (x) -> x / (1 - p) if the element's random number is at least p, otherwise
+/// 0.
 class DropoutOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {"dropout"};
@@ -23,14 +24,14 @@ class DropoutOp final : public Op {
       : p(p), key(key), step(step), first_row(first_row) {}
   const OpInfo& info() const override { return kInfo; }
   TensorList Forward(TensorSpan inputs) const override;
-  /// Of x that starts at `offsets` in a tensor of `global_sizes`, which starts
-  /// at first_row.
+  /// Runs on an x that starts at `offsets` in a tensor of `global_sizes`, which
+  /// starts at first_row.
   Tensor ForwardPart(const Tensor& x, ShapeView offsets,
                      ShapeView global_sizes) const;
   std::shared_ptr<Node> Differentiate(TensorSpan inputs,
                                       TensorSpan outputs) const override;
-  // Nothing is appended to the key: how a call is distributed does not depend
-  // on the attributes, of which each step has others.
+  // Nothing is appended to the key: the distribution of a call does not depend
+  // on the attributes, which change in each step.
 
   const double p;
   const uint64_t key;
@@ -39,12 +40,12 @@ class DropoutOp final : public Op {
 };
 
 /// \param x floating point
-/// \param p the share of elements that is dropped, in [0, 1]
-/// \param key of a stream of random numbers: RandomKeyOf (dtensor/random.h)
-///     makes it of a seed and a name
-/// \param step tells apart several draws with one key
-/// \param first_row where dim 0 of x starts in a longer tensor, whose elements
-///     the random numbers are those of; at least 0
+/// \param p the fraction of elements that is dropped, in [0, 1]
+/// \param key of a stream of random numbers; RandomKeyOf (dtensor/random.h)
+///     computes it from a seed and a name
+/// \param step distinguishes several draws with one key
+/// \param first_row the index of x's first row in a longer tensor, whose
+///     elements have the random numbers; at least 0
 Tensor Dropout(const Tensor& x, double p, uint64_t key, uint64_t step,
                int64_t first_row = 0);
 

@@ -3,17 +3,17 @@
 #define CROSSHATCH_TENSOR_OPS_EMBEDDING_H_
 
 /// \file
-/// Table look-up. Ids are i32, i64 or u16.
+/// Embedding tables. Ids are i32, i64 or u16.
 
 #include "crosshatch/tensor/op.h"
 #include "crosshatch/tensor/tensor.h"
 
 namespace crosshatch {
 
-/// (ids [...], weight [R, C]) -> [..., C]: row id - first_row of the table,
-/// zeros for ids outside of [first_row, first_row + R). So a table that is a
-/// shard of the rows looks up its part. Every id is in [0, bound), checked:
-/// that is the number of rows of the whole table.
+/// (ids [...], weight [R, C]) -> [..., C]: row id - first_row of the table, or
+/// zeros for ids outside of [first_row, first_row + R). A table that is a shard
+/// of the rows thus looks up its part. Every id must be in [0, bound), the rows
+/// of the global table, checked.
 class EmbeddingOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {"embedding"};
@@ -63,6 +63,7 @@ class EmbeddingGradIntoOp final : public Op {
   const bool accumulate;
 };
 
+/// Returns the rows of `weight` at `ids`.
 /// \param ids [...]
 /// \param weight [rows, C]
 /// \returns [..., C]

@@ -12,7 +12,7 @@ struct EntryPoint {
   void (*run)();
 };
 
-/// All there are, as list_entry_points.py finds them in the headers.
+/// Returns all of them, as list_entry_points.py finds them in the headers.
 std::vector<EntryPoint> EntryPoints();
 
 }  // namespace crosshatch

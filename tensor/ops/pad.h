@@ -3,7 +3,7 @@
 #define CROSSHATCH_TENSOR_OPS_PAD_H_
 
 /// \file
-/// Padding with zeros: the reverse of Slice.
+/// Padding with zeros: the inverse of Slice.
 
 #include <cstdint>
 

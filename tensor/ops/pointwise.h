@@ -3,9 +3,9 @@
 #define CROSSHATCH_TENSOR_OPS_POINTWISE_H_
 
 /// \file
-/// Ops that treat each element alone. Operands of two-operand ops broadcast by
-/// numpy's rule and have one dtype: nothing is promoted, ToDType (cast.h)
-/// converts. in_place.h has the forms that write into an operand.
+/// Ops that compute each element independently. Operands of two-operand ops
+/// broadcast by numpy's rule and have one dtype: nothing is promoted; ToDType
+/// (cast.h) converts. in_place.h has the forms that write into an operand.
 
 #include "crosshatch/tensor/kernels/kernel_table.h"
 #include "crosshatch/tensor/op.h"
@@ -78,15 +78,15 @@ class SwiGluBackwardOp final : public Op {
   TensorList Forward(TensorSpan inputs) const override;
 };
 
-/// (like) -> a tensor of the same sizes and dtype, filled with `value`. Where
-/// `like` is a partial value of several ranks, the result is the whole value.
+/// (like) -> a tensor of the same sizes and dtype, filled with `value`. If
+/// `like` is partial, the result is replicated.
 class FullLikeOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {"full_like"};
   explicit FullLikeOp(double value) : value(value) {}
   const OpInfo& info() const override { return kInfo; }
   TensorList Forward(TensorSpan inputs) const override;
-  /// Null: it takes no value of its input.
+  /// Returns null: no gradient flows to its input.
   std::shared_ptr<Node> Differentiate(TensorSpan inputs,
                                       TensorSpan outputs) const override;
   void AppendKey(OpKey& key) const override;
@@ -100,12 +100,12 @@ Tensor Add(const Tensor& a, const Tensor& b, double alpha = 1);
 Tensor Sub(const Tensor& a, const Tensor& b, double alpha = 1);
 Tensor Mul(const Tensor& a, const Tensor& b);
 Tensor Div(const Tensor& a, const Tensor& b);
-/// a ^ b; 0 ^ 0 is 1. The derivative by b takes the logarithm of a. Where the
-/// power is constant, the derivative is zero: by a where b = 0, by b where a =
+/// Returns a ^ b; 0 ^ 0 is 1. The derivative by b includes the logarithm of a.
+/// If the power is constant, the derivative is zero: by a if b = 0, by b if a =
 /// 0 and b >= 0.
 Tensor Pow(const Tensor& a, const Tensor& b);
-/// The larger; NaN if either is. Where equal, each gets half of the gradient,
-/// where one is NaN, each gets all of it.
+/// Returns the larger; NaN if either is NaN. Equal operands share the gradient
+/// evenly; if one is NaN, each gets all of it.
 Tensor Maximum(const Tensor& a, const Tensor& b);
 Tensor Minimum(const Tensor& a, const Tensor& b);
 
@@ -116,7 +116,7 @@ Tensor Mul(const Tensor& a, double b);
 Tensor Div(const Tensor& a, double b);
 Tensor Div(double a, const Tensor& b);
 Tensor Pow(const Tensor& a, double exponent);
-/// The larger. Where equal, the gradient is zero, where a is NaN, all of it.
+/// Returns the larger. If equal, the gradient is zero; if a is NaN, all of it.
 Tensor Maximum(const Tensor& a, double b);
 Tensor Minimum(const Tensor& a, double b);
 
@@ -139,7 +139,7 @@ Tensor Silu(const Tensor& a);
 Tensor Erf(const Tensor& a);
 /// The tanh form.
 Tensor Gelu(const Tensor& a);
-/// a P(X <= a) for a standard normal X: by erf.
+/// Returns a P(X <= a) for a standard normal X, with erf.
 Tensor GeluExact(const Tensor& a);
 
 Tensor Equal(const Tensor& a, const Tensor& b);
@@ -148,7 +148,7 @@ Tensor Less(const Tensor& a, const Tensor& b);
 Tensor LessEqual(const Tensor& a, const Tensor& b);
 Tensor Greater(const Tensor& a, const Tensor& b);
 Tensor GreaterEqual(const Tensor& a, const Tensor& b);
-/// They take bool tensors.
+/// For bool tensors.
 Tensor LogicalAnd(const Tensor& a, const Tensor& b);
 Tensor LogicalOr(const Tensor& a, const Tensor& b);
 Tensor LogicalNot(const Tensor& a);
@@ -156,7 +156,7 @@ Tensor LogicalNot(const Tensor& a);
 /// condition ? a : b; `condition` is bool.
 Tensor Where(const Tensor& condition, const Tensor& a, const Tensor& b);
 
-/// silu(gate) * up in one pass; backward recomputes from both.
+/// Returns silu(gate) * up in one pass; backward recomputes from both.
 Tensor SwiGlu(const Tensor& gate, const Tensor& up);
 
 Tensor FullLike(const Tensor& like, double value);

@@ -3,9 +3,9 @@
 #define CROSSHATCH_TENSOR_OPS_REDUCE_H_
 
 /// \file
-/// Reductions over dims. No dims given means all. Negative dims count from the
-/// end. Results have the input's dtype unless said otherwise; sums of integers
-/// and bool are i64.
+/// Reductions over dims. No dims means all. Negative dims count from the end.
+/// Results have the input's dtype unless stated otherwise; sums of integers and
+/// bool are i64.
 
 #include <cstdint>
 
@@ -15,8 +15,8 @@
 
 namespace crosshatch {
 
-/// (a) -> the reduction of a over `dims`. `out_dtype` is what the kernel allows
-/// (kernel_table.h).
+/// (a) -> the reduction of a over `dims`. `out_dtype` is one that the kernel
+/// supports (kernel_table.h).
 class ReductionOp final : public Op {
  public:
   /// \param dims ascending, each in [0, ndim), possibly none.
@@ -44,17 +44,18 @@ Tensor Sum(const Tensor& a, ShapeView dims = {}, bool keepdim = false);
 /// Floating point only.
 Tensor Mean(const Tensor& a, ShapeView dims = {}, bool keepdim = false);
 Tensor Prod(const Tensor& a, ShapeView dims = {}, bool keepdim = false);
-/// NaN if any is. Equal largest elements share the gradient evenly.
+/// NaN if any element is NaN. Equal largest elements share the gradient evenly.
 Tensor Max(const Tensor& a, ShapeView dims = {}, bool keepdim = false);
 Tensor Min(const Tensor& a, ShapeView dims = {}, bool keepdim = false);
 /// Sum of squares.
 Tensor SumOfSquares(const Tensor& a, ShapeView dims = {}, bool keepdim = false);
-/// Index (i64) of the largest element of a dim, the first of equals.
+/// Returns the index (i64) of the largest element of a dim, the first of equal
+/// ones.
 Tensor ArgMax(const Tensor& a, int64_t dim, bool keepdim = false);
 Tensor ArgMin(const Tensor& a, int64_t dim, bool keepdim = false);
 
-/// Sums over the dims that broadcasting `sizes` to a's sizes repeated: the
-/// gradient of the broadcast. `a` itself where none did.
+/// Sums over the dims along which broadcasting `sizes` to a's sizes repeated:
+/// the gradient of the broadcast. `a` itself if there are none.
 Tensor SumTo(const Tensor& a, ShapeView sizes);
 
 }  // namespace crosshatch

@@ -11,8 +11,8 @@
 namespace crosshatch {
 
 /// (x [B, T, H, D], cos, sin [T, D/2] or [B, T, D/2] of f32) -> x with each
-/// pair (x[i], x[i + D/2]) rotated by its angle; `inverse` rotates back. No
-/// gradient by cos and sin.
+/// pair (x[i], x[i + D/2]) rotated by its angle; `inverse` rotates back. cos
+/// and sin have no gradient.
 class RopeOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {"rope"};
@@ -26,12 +26,11 @@ class RopeOp final : public Op {
   const bool inverse;
 };
 
-/// Hugging Face's rotate_half form: out[i] = x[i] cos - x[i + D/2] sin,
-/// out[i + D/2] = x[i + D/2] cos + x[i] sin.
+/// Rotates in Hugging Face's rotate_half form: out[i] = x[i] cos - x[i + D/2]
+/// sin, out[i + D/2] = x[i + D/2] cos + x[i] sin.
 /// \param x [B, T, H, D], D even
-/// \param cos [T, D/2], as `sin`, f32; or [B, T, D/2], where tokens of one
-///     column stand at several positions (Embedding(positions, cos) of packed
-///     documents)
+/// \param cos [T, D/2], as `sin`, f32; or [B, T, D/2], if tokens of one column
+///     have different positions (Embedding(positions, cos) of packed documents)
 Tensor ApplyRope(const Tensor& x, const Tensor& cos, const Tensor& sin);
 
 }  // namespace crosshatch

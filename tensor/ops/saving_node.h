@@ -24,7 +24,7 @@
 
 namespace crosshatch {
 
-/// A node of the call of an op that keeps up to N tensors.
+/// The node of an op's call that keeps up to N tensors.
 template <size_t N>
 class SavingNode : public Node {
  public:
@@ -43,7 +43,7 @@ class SavingNode : public Node {
   }
 
  protected:
-  /// What was saved as i.
+  /// Returns saved tensor i.
   Tensor Saved(size_t i) const { return saved_[Index(i)].Unpack(*this); }
 
  private:
@@ -57,8 +57,8 @@ class SavingNode : public Node {
   std::array<SavedTensor, N> saved_;
 };
 
-/// A node whose Backward is a function of what the op saved. For gradients that
-/// need no class of their own: `run(node, grads, slots)`.
+/// A node whose Backward is a function of saved tensors, `run(node, grads,
+/// slots)`, for gradients that need no class of their own.
 template <size_t N, typename F>
 class FormulaNode final : public SavingNode<N> {
  public:
@@ -74,16 +74,16 @@ class FormulaNode final : public SavingNode<N> {
   F run_;
 };
 
-/// Makes a FormulaNode that keeps N tensors. `run` uses ops that have gradients
-/// themselves, so that a gradient has a gradient; an op that has none may stand
-/// in where Recording() is false.
+/// Creates a FormulaNode that keeps N tensors. `run` uses differentiable ops,
+/// so that a gradient has a gradient. If Recording() is false, it may use ops
+/// without a gradient.
 template <size_t N, typename F>
 auto MakeNode(const OpInfo& info, F run) {
   return std::make_shared<FormulaNode<N, F>>(info, std::move(run));
 }
 
-/// Whether the gradients being computed are themselves recorded, so that only
-/// ops with gradients may be used.
+/// Returns whether the gradients being computed are themselves recorded, so
+/// that only differentiable ops may be used.
 inline bool Recording() { return RankContext::Current().grad_enabled(); }
 
 }  // namespace crosshatch

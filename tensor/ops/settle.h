@@ -3,7 +3,7 @@
 #define CROSSHATCH_TENSOR_OPS_SETTLE_H_
 
 /// \file
-/// What ops that are made of others do about pending reductions.
+/// Pending reductions within ops that are composed of others.
 
 #include <memory>
 #include <optional>
@@ -13,7 +13,7 @@
 
 namespace crosshatch {
 
-/// (a) -> the same values, with no reduction pending.
+/// (a) -> the same values, without pending reductions.
 class SettleOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {.name = "settle", .view = true};
@@ -25,11 +25,11 @@ class SettleOp final : public Op {
                                       TensorSpan outputs) const override;
 };
 
-/// `a` after the reductions that are pending of it, where it is distributed;
-/// else `a` itself. Each op that does not commute with a pending reduction does
-/// it by itself: what uses a value more than once, now or in backward, settles
-/// it first, and the ranks reduce it once. The gradient is settled as well.
-/// The result may share memory with `a` and is not to be written.
+/// Performs the pending reductions of `a` if it is distributed; otherwise
+/// returns `a` itself. Each op that does not commute with a pending reduction
+/// performs it by itself. Code that uses a value more than once, also in
+/// backward, calls Settle first, so that the ranks reduce once. The gradient is
+/// settled, too. The result may share memory with `a` and must not be written.
 Tensor Settle(const Tensor& a);
 
 }  // namespace crosshatch

@@ -3,11 +3,11 @@
 #define CROSSHATCH_TENSOR_OPS_SORT_H_
 
 /// \file
-/// Sorting along a dim, whole or the first k only.
+/// Sorts along a dim, fully or the first k only.
 ///
-/// NaN is greater than all else and equal to NaN, as zeros of either sign are
-/// to each other. Equal elements keep the order of their indices in either
-/// direction: results are the same on every mesh. Any dtype. Negative dims
+/// NaN is greater than all other values and equal to NaN. Zeros of either sign
+/// are equal. Equal elements keep the order of their indices in either
+/// direction, so results are the same on every mesh. Any dtype. Negative dims
 /// count from the end; a tensor of no dims has dim 0.
 
 #include <cstdint>
@@ -18,8 +18,8 @@
 
 namespace crosshatch {
 
-/// (a) -> (values, indices): the first `count` elements of each lane of `dim`
-/// in their order. With `sorted` false these elements by index.
+/// (a) -> (values, indices): the first `count` elements along `dim` in sorted
+/// order. If `sorted` is false, these elements by index.
 class SortOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {"sort"};
@@ -27,7 +27,8 @@ class SortOp final : public Op {
   SortOp(int dim, int64_t count, bool descending, bool sorted)
       : dim(dim), count(count), descending(descending), sorted(sorted) {}
   const OpInfo& info() const override { return kInfo; }
-  /// A second input, of a's sizes and i64, has the elements' own indices.
+  /// An optional second input, of a's sizes and i64, has the elements' own
+  /// indices.
   TensorList Forward(TensorSpan inputs) const override;
   std::shared_ptr<Node> Differentiate(TensorSpan inputs,
                                       TensorSpan outputs) const override;
@@ -41,15 +42,15 @@ class SortOp final : public Op {
 
 struct Sorted {
   Tensor values;
-  /// i64: where each value was in its lane.
+  /// i64: the index of each value along the dim.
   Tensor indices;
 };
 
-/// The elements of each lane in ascending or descending order.
+/// Sorts along a dim, ascending or descending.
 Sorted Sort(const Tensor& a, int64_t dim = -1, bool descending = false);
 
-/// The k largest or smallest elements of each lane: the first k of a sort, or
-/// with `sorted` false these by index.
+/// Returns the k largest or smallest elements along a dim: the first k of a
+/// sort. If `sorted` is false, these by index.
 /// \pre 0 <= k <= a.size(dim), checked
 Sorted TopK(const Tensor& a, int64_t k, int64_t dim = -1, bool largest = true,
             bool sorted = true);

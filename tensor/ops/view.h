@@ -3,17 +3,16 @@
 #define CROSSHATCH_TENSOR_OPS_VIEW_H_
 
 /// \file
-/// Other shapes of the same memory. A view aliases: a write through it changes
-/// the tensor it is of, and in grad mode that tensor's history too. (A view
-/// made in NoGrad is a tensor of its own to autograd.) Negative dims count from
-/// the end.
+/// Views: other shapes of the same memory. A write through a view changes its
+/// base and, in grad mode, the base's history. (To autograd, a view created in
+/// NoGrad is an independent tensor.) Negative dims count from the end.
 ///
-/// Whether a result is a view follows from sizes and strides, of a distributed
-/// tensor from those of the whole (Tensor::strides), and never from how a rank
-/// happens to hold its part. A view that moves elements between ranks first
-/// (Slice of a split dim), or whose parts cannot be views everywhere, is a copy
-/// that stands for a view: it is not written to, and not used after what it is
-/// a view of was written; both fail a check, on every rank.
+/// Whether a result is a view depends on sizes and strides, for a distributed
+/// tensor on its global strides (Tensor::strides), and never on how a rank
+/// stores its part. A view that moves elements between ranks (Slice of a split
+/// dim), or whose parts cannot be views on every rank, may be a copy. It must
+/// not be written, and not be used after a write to its base; both fail a
+/// check, on every rank.
 
 #include <optional>
 
@@ -23,18 +22,19 @@
 
 namespace crosshatch {
 
-/// How histories follow writes to strided views of local memory.
+/// The history updates of strided views of local memory.
 extern const ViewHistory kStridedViewHistory;
 
-/// (a) -> the same elements in row-major order as `sizes`. Where the strides do
-/// not allow a view: a copy with `may_copy`, else a check.
+/// (a) -> the same elements in row-major order as `sizes`. If the strides do
+/// not allow a view, it is a copy with `may_copy`, otherwise a failed check.
 class ViewOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {
       .name = "view", .view = true, .view_history = &kStridedViewHistory};
-  /// \param sizes with no -1 left in it.
-  /// \param redistributes whether a distributed input in a layout that no
-  ///     layout of the result fits is redistributed; else that is a check.
+  /// \param sizes without -1.
+  /// \param redistributes if no layout of the result fits the layout of a
+  ///     distributed input: whether to redistribute the input; otherwise it is
+  ///     a failed check.
   explicit ViewOp(ShapeView sizes, bool may_copy = false,
                   bool redistributes = false)
       : sizes(sizes.begin(), sizes.end()),
@@ -109,16 +109,17 @@ class ExpandOp final : public Op {
   const Shape sizes;
 };
 
-/// The same elements, in row-major order, as another shape; one size may be -1.
-/// A check where the strides do not allow a view; of a distributed tensor as
-/// Reshape.
+/// Returns the same elements, in row-major order, in another shape; one size
+/// may be -1. Fails a check if the strides do not allow a view; for a
+/// distributed tensor as Reshape.
 ///
-/// If a distributed tensor is split within what the view keeps together, no
-/// layout of the result has the same elements on every rank. That is a check in
-/// forward, because only the program can say what to gather. In backward the
-/// tensor is redistributed: a program does not choose the layout of a gradient.
+/// If a distributed tensor is split within dims that the view merges, no layout
+/// of the result has the same elements on every rank. In forward that is a
+/// failed check, because the program must choose what to gather. In backward
+/// the tensor is redistributed, because a program does not choose the layout of
+/// a gradient.
 Tensor View(const Tensor& a, ShapeView sizes);
-/// Gives what View gives, or a copy where the strides do not allow a view.
+/// As View, but copies if the strides do not allow a view.
 Tensor Reshape(const Tensor& a, ShapeView sizes);
 /// Dims [first, last] become one.
 Tensor Flatten(const Tensor& a, int64_t first = 0, int64_t last = -1);
@@ -135,9 +136,9 @@ Tensor Permute(const Tensor& a, ShapeView dims);
 Tensor MoveDim(const Tensor& a, int64_t from, int64_t to);
 /// Elements [start, end) of a dim; both are clamped as Python does.
 Tensor Slice(const Tensor& a, int64_t dim, int64_t start, int64_t end);
-/// `length` elements of a dim from `start` on; must be there.
+/// Returns `length` elements of a dim from `start` on, which must exist.
 Tensor Narrow(const Tensor& a, int64_t dim, int64_t start, int64_t length);
-/// Element `index` of a dim, which goes away.
+/// Returns element `index` of a dim, without that dim.
 Tensor Select(const Tensor& a, int64_t dim, int64_t index);
 /// Broadcasts; -1 keeps a size.
 Tensor Expand(const Tensor& a, ShapeView sizes);

@@ -3,7 +3,7 @@
 #define CROSSHATCH_TENSOR_OPS_WINDOWS_H_
 
 /// \file
-/// Windows of images: what makes a convolution a product of matrices (conv.h).
+/// Windows of images, with which a convolution is a matrix product (conv.h).
 
 #include <array>
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace crosshatch {
 class UnfoldOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {"unfold"};
-  /// \param rows, cols whose sizes are H and W.
+  /// \param rows, cols describe the windows along H and W.
   UnfoldOp(const WindowDim& rows, const WindowDim& cols)
       : rows(rows), cols(cols) {}
   const OpInfo& info() const override { return kInfo; }
@@ -32,8 +32,8 @@ class UnfoldOp final : public Op {
   const WindowDim cols;
 };
 
-/// (windows) -> images: each element the sum of those that UnfoldOp makes of
-/// it. Each is the other's gradient.
+/// (windows) -> images: each element is the sum of its copies by UnfoldOp. Each
+/// is the other's gradient.
 class FoldOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {"fold"};
@@ -56,14 +56,14 @@ struct WindowOptions {
   RowsCols stride = {1, 1};
   /// Zeros before and after each row and column.
   RowsCols padding = {0, 0};
-  /// The distance of a window's elements.
+  /// The distance between a window's elements.
   RowsCols dilation = {1, 1};
 };
 
-/// The windows of x [N, C, H, W], of kernel[0] x kernel[1] elements of each
-/// channel: [N, H', W', C, kernel[0], kernel[1]], with H' = (H + 2 padding -
-/// dilation (kernel - 1) - 1) / stride + 1, rounded down, and W' alike. Checks
-/// that one fits.
+/// Returns the windows of x [N, C, H, W], of kernel[0] x kernel[1] elements of
+/// each channel: [N, H', W', C, kernel[0], kernel[1]], with H' = (H + 2 padding
+/// - dilation (kernel - 1) - 1) / stride + 1, rounded down, and W' alike.
+/// Checks that at least one fits.
 Tensor Unfold(const Tensor& x, const RowsCols& kernel,
               const WindowOptions& options = {});
 
