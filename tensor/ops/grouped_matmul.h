@@ -3,13 +3,13 @@
 #define CROSSHATCH_TENSOR_OPS_GROUPED_MATMUL_H_
 
 /// \file
-/// Products of rows that come in groups, each group by a matrix of its own: the
+/// Matrix products of groups of rows, each group with its own matrix: the
 /// tokens of experts.
 ///
-/// Group g has the rows [offsets[g], offsets[g + 1]) and may have none; offsets
-/// are numbers of the host, begin with 0 and end with the number of rows. Each
-/// group is one product on memory where it lies, on any device that multiplies
-/// matrices. Operands have one floating dtype.
+/// Group g has the rows [offsets[g], offsets[g + 1]), possibly none. Offsets
+/// are host numbers from 0 to the number of rows. Each group is one product
+/// without copies, on any device that multiplies matrices. Operands have one
+/// floating dtype.
 
 #include <memory>
 
@@ -19,14 +19,14 @@
 
 namespace crosshatch {
 
-/// \name The (global) sizes of the results; they check that there is one.
+/// \name The global sizes of the results, with checks of the operands
 /// @{
 Shape GroupedMatMulSizes(ShapeView x, ShapeView w, ShapeView offsets,
                          bool transpose_w);
 Shape GroupedOuterSizes(ShapeView a, ShapeView b, ShapeView offsets);
 /// @}
 
-/// (x, w) -> the product of each group.
+/// (x, w) -> the products of all groups.
 class GroupedMatMulOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {"grouped_matmul"};
@@ -42,7 +42,7 @@ class GroupedMatMulOp final : public Op {
   const bool transpose_w;
 };
 
-/// (a, b) -> the sums of outer products of each group.
+/// (a, b) -> the sums of outer products of all groups.
 class GroupedOuterOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {"grouped_outer"};
@@ -64,8 +64,8 @@ class GroupedOuterOp final : public Op {
 Tensor GroupedMatMul(const Tensor& x, const Tensor& w, ShapeView offsets,
                      bool transpose_w = false);
 
-/// out[g] = the sum of a[r]^T b[r] over the rows r of group g, zeros for a
-/// group of none: the gradient of GroupedMatMul's weights.
+/// out[g] = the sum of a[r]^T b[r] over the rows r of group g, zeros for an
+/// empty group: the gradient of GroupedMatMul's weights.
 /// \param a [rows, m]
 /// \param b [rows, n]
 /// \returns [groups, m, n]

@@ -3,14 +3,14 @@
 #define CROSSHATCH_TENSOR_OPS_HEADS_H_
 
 /// \file
-/// Tensors [B, T, H, D] as kernels take them.
+/// Tensors [B, T, H, D] as arguments of kernels.
 
 #include "crosshatch/tensor/kernels/kernel_table.h"
 #include "crosshatch/tensor/ops/launch.h"
 
 namespace crosshatch::internal {
 
-/// `x`, or a copy of it whose last dim is contiguous.
+/// Returns `x`, or a copy whose last dim is contiguous.
 inline Tensor DenseHeads(const Tensor& x) {
   return x.size(3) <= 1 || x.strides()[3] == 1 ? x : Dense(x);
 }

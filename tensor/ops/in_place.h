@@ -3,14 +3,14 @@
 #define CROSSHATCH_TENSOR_OPS_IN_PLACE_H_
 
 /// \file
-/// Ops that write into a tensor that is there. `dst` keeps its sizes and dtype;
-/// `src` broadcasts to it and is converted. `dst` may be a view, but no two of
-/// its elements may be one (an expanded tensor is refused), and `src` may
-/// overlap it only where it is the same view.
+/// Ops that write into an existing tensor. `dst` keeps its sizes and dtype;
+/// `src` broadcasts to it and is converted. `dst` may be a view, but not an
+/// expanded tensor, several elements of which are one. `src` may overlap `dst`
+/// only if it is the same view.
 ///
-/// In grad mode the write becomes part of dst's history, and of that of the
-/// tensor it is a view of; a leaf that requires a gradient is refused. A view
-/// of a distributed tensor takes such a write in NoGrad only.
+/// In grad mode the write becomes part of dst's history, and of that of its
+/// base. A leaf that requires a gradient cannot be written. A view of a
+/// distributed tensor can be written in NoGrad only.
 
 #include "crosshatch/tensor/op.h"
 #include "crosshatch/tensor/tensor.h"
@@ -80,7 +80,8 @@ class FillInPlaceOp final : public Op {
 };
 
 void AddInPlace(const Tensor& dst, const Tensor& src, double alpha = 1);
-/// By a tensor, e.g. of one element that no host has read: not differentiable.
+/// Multiplies by a tensor, e.g. one element that the host has not read. Not
+/// differentiable.
 void MulInPlace(const Tensor& dst, const Tensor& factor);
 void MulInPlace(const Tensor& dst, double factor);
 void CopyInPlace(const Tensor& dst, const Tensor& src);

@@ -3,9 +3,9 @@
 #define CROSSHATCH_TENSOR_OPS_INDEX_H_
 
 /// \file
-/// Taking and writing elements that indices name along one dim. Indices are
-/// i32, i64 or u16 and name elements from 0 on; one out of range is a check of
-/// the kernel, which names the op, the index and the bound.
+/// Gathers and scatters elements by indices along one dim. Indices are i32, i64
+/// or u16 and count from 0. If one is out of range, the kernel's check fails
+/// and names the op, the index and the bound.
 
 #include <cstdint>
 
@@ -14,8 +14,8 @@
 
 namespace crosshatch {
 
-/// The dim that indices name, of `bound` elements. The tensor at hand may be
-/// those of them from `first` on, as a shard is.
+/// The indexed dim, of `bound` elements. A local tensor may have those from
+/// `first` on, as a shard has.
 struct IndexedBy {
   int dim = 0;
   int64_t bound = 0;
@@ -23,12 +23,12 @@ struct IndexedBy {
 };
 
 /// (a, index) -> out[.., j, ..] = a[.., index[.., j, ..], ..], of index's
-/// sizes; zeros for elements that are not at hand. Sizes of a and index are
-/// equal but for the dim.
+/// sizes; zeros for elements that are not local. Sizes of a and index are equal
+/// except for the dim.
 class GatherOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {"gather"};
-  /// \param selects messages speak of index_select
+  /// \param selects whether messages name index_select
   explicit GatherOp(const IndexedBy& by, bool selects = false)
       : by(by), selects(selects) {}
   const OpInfo& info() const override { return kInfo; }
@@ -41,9 +41,9 @@ class GatherOp final : public Op {
   const bool selects;
 };
 
-/// (index, src) -> the gradient of GatherOp: zeros of `count` elements in the
-/// dim, to which src is added. Sizes of index and src are equal. 16-bit floats
-/// are summed in f32.
+/// (index, src) -> the gradient of GatherOp: src added to zeros of `count`
+/// elements in the dim. Sizes of index and src are equal. 16-bit floats are
+/// summed in f32.
 class GatherGradOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {"gather_grad"};
@@ -58,7 +58,7 @@ class GatherGradOp final : public Op {
   const int64_t count;
 };
 
-/// (base, index, src) -> base with src added where the indices say.
+/// (base, index, src) -> base with src added at the indices.
 class ScatterAddOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {"scatter_add"};
@@ -72,8 +72,8 @@ class ScatterAddOp final : public Op {
   const IndexedBy by;
 };
 
-/// (base, index, src) -> base with src written where the indices say, or
-/// `value` where there is no src.
+/// (base, index, src) -> base with src, or `value` if there is no src, written
+/// at the indices.
 class ScatterOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {.name = "scatter",
@@ -90,8 +90,8 @@ class ScatterOp final : public Op {
   const double value;
 };
 
-/// (index, grad) -> the gradient of ScatterOp's src: that of what was written
-/// last, zeros for what was written over or is not at hand.
+/// (index, grad) -> the gradient of ScatterOp's src: grad at what was written
+/// last; zeros for what was overwritten or is not local.
 class ScatterGradOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {"scatter_grad"};
@@ -105,22 +105,22 @@ class ScatterGradOp final : public Op {
   const IndexedBy by;
 };
 
-/// out[i, j, k] = a[i, index[i, j, k], k] for dim 1, and so on: the result has
-/// index's sizes, which are a's but for `dim`.
+/// Returns out[i, j, k] = a[i, index[i, j, k], k] for dim 1, and so on. The
+/// result has index's sizes, which equal a's except for `dim`.
 Tensor Gather(const Tensor& a, int64_t dim, const Tensor& index);
 
-/// a[.., index, ..] for an index of one dim: `dim` gets its size. No copy of
-/// the index is made.
+/// Returns a[.., index, ..] for an index of one dim, whose size `dim` gets.
+/// Does not copy the index.
 Tensor IndexSelect(const Tensor& a, int64_t dim, const Tensor& index);
 
-/// base, with src[i, j, k] added at [i, index[i, j, k], k] for dim 1, and so
-/// on. Sizes of index and src are equal, and base's but for `dim`. Sums are in
-/// the order of j. Floating point, i32 and i64.
+/// Returns base with src[i, j, k] added at [i, index[i, j, k], k] for dim 1,
+/// and so on. Sizes of index and src are equal, and equal base's except for
+/// `dim`. Sums are in the order of j. Floating point, i32 and i64.
 Tensor ScatterAdd(const Tensor& base, int64_t dim, const Tensor& index,
                   const Tensor& src);
 
-/// As ScatterAdd, but src takes the place of what was there. Where an index
-/// comes twice the last is written, and has the gradient.
+/// As ScatterAdd, but src replaces base's elements. If an index occurs twice,
+/// the last one is written and has the gradient.
 Tensor Scatter(const Tensor& base, int64_t dim, const Tensor& index,
                const Tensor& src);
 Tensor Scatter(const Tensor& base, int64_t dim, const Tensor& index,

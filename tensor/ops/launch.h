@@ -3,8 +3,8 @@
 #define CROSSHATCH_TENSOR_OPS_LAUNCH_H_
 
 /// \file
-/// From local tensors to the args of kernels, which Launch (tensor/launch.h)
-/// issues; and the ops' own copies and fills.
+/// Converts local tensors to kernel arguments for Launch (tensor/launch.h);
+/// copies and fills for ops.
 
 #include <cstdint>
 
@@ -15,13 +15,13 @@
 namespace crosshatch::internal {
 
 KernelShape ToKernelShape(ShapeView sizes, const char* op);
-/// `tensor` broadcast to `sizes`.
+/// Returns `tensor` broadcast to `sizes`.
 KernelInput BroadcastInput(const Tensor& tensor, ShapeView sizes);
-/// `tensor` of its own sizes.
+/// Returns `tensor` in its own sizes.
 KernelInput Input(const Tensor& tensor);
 KernelOutput Output(const Tensor& tensor);
 
-/// A tensor seen as a matrix of contiguous rows: the leading dims folded.
+/// A tensor as a matrix of contiguous rows: the leading dims folded.
 struct Rows {
   Tensor tensor;  ///< What `data` points into.
   int64_t rows = 1;
@@ -31,11 +31,11 @@ struct Rows {
   RowsInput input() const { return {tensor.raw_data(), row_stride}; }
   RowsOutput output() const { return {tensor.raw_data(), row_stride}; }
 };
-/// Takes a tensor of at least one dim as rows; copies it if its strides do not
-/// fold.
+/// Returns a tensor of at least one dim as rows. Copies it if its strides do
+/// not fold.
 Rows ToRows(const Tensor& tensor);
 
-/// `tensor`, or a contiguous copy of it, counted as copied bytes.
+/// Returns `tensor`, or a contiguous copy, counted as copied bytes.
 Tensor Dense(const Tensor& tensor);
 
 /// Copies `src` to `dst` (or adds it), converting; src broadcasts.
@@ -43,10 +43,11 @@ void LaunchCopy(const Tensor& dst, const Tensor& src,
                 WriteMode mode = WriteMode::kOverwrite);
 void LaunchFill(const Tensor& dst, double value);
 
-/// Whether dims [first, last) of the view fold into one dim with one stride.
+/// Returns whether dims [first, last) of the view fold into one dim with one
+/// stride.
 bool Folds(ShapeView sizes, ShapeView strides, int first, int last);
 
-/// All sizes but the last.
+/// Returns all sizes except the last.
 inline ShapeView LeadingSizes(ShapeView sizes) {
   return sizes.subspan(0, sizes.size() - 1);
 }

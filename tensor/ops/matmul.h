@@ -10,14 +10,15 @@
 
 namespace crosshatch {
 
-/// What a product does with the last two dims and the batch dims before them.
+/// How a product treats the last two dims and the batch dims before them.
 ///
 /// With a' = a, or a with its last two dims swapped (transpose_a), and b'
 /// alike:
+///
 /// - out[..., m, n] = sum over k of a'[..., m, k] * b'[..., k, n]. Batch dims
 ///   broadcast by numpy's rule; one operand often has none.
-/// - sum_batch: the batch dims, equal in both, are summed over too:
-///   out[m, n] = sum over ... and k. The gradient of a weight is one: with
+/// - sum_batch: sums over the batch dims, too, which are equal in both: out[m,
+///   n] = sum over ... and k. The gradient of a weight is such a product: with
 ///   transpose_a, grad[..., t, out]^T x[..., t, in] gives [out, in].
 struct MatMulSpec {
   bool transpose_a = false;
@@ -27,7 +28,7 @@ struct MatMulSpec {
   friend bool operator==(const MatMulSpec&, const MatMulSpec&) = default;
 };
 
-/// The (global) sizes of the product; checks that there is one.
+/// Returns the global sizes of the product; checks the operands.
 Shape MatMulSizes(ShapeView a, ShapeView b, const MatMulSpec& spec);
 
 /// (a, b) -> the product.
@@ -44,8 +45,8 @@ class MatMulOp final : public Op {
   const MatMulSpec spec;
 };
 
-/// (dst, a, b): dst = or += the product. dst has its sizes, and its dtype or
-/// f32 where that is a 16-bit float. Not differentiable.
+/// (dst, a, b): dst = or += the product. dst has its sizes, and its dtype, or
+/// f32 if that is a 16-bit float. Not differentiable.
 class MatMulIntoOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {.name = "matmul_into", .in_place = true};
@@ -65,13 +66,13 @@ Tensor MatMul(const Tensor& a, const Tensor& b, const MatMulSpec& spec);
 Tensor MatMul(const Tensor& a, const Tensor& b, bool transpose_a = false,
               bool transpose_b = false);
 
-/// In NoGrad, or on tensors that need no gradient.
+/// In NoGrad, or on tensors that require no gradient.
 void MatMulInto(const Tensor& dst, const Tensor& a, const Tensor& b,
                 const MatMulSpec& spec, bool accumulate);
 
-/// The sum of the products of two vectors' elements.
+/// Returns the dot product of two vectors.
 /// \param a, b [n]
-/// \returns no dims
+/// \returns a tensor of no dims
 Tensor Dot(const Tensor& a, const Tensor& b);
 /// \param a [..., m, n]
 /// \param v [n]
@@ -82,19 +83,20 @@ struct AddMMOptions {
   double beta = 1;
   double alpha = 1;
 };
-/// beta c + alpha a b. With beta = 0 the elements of c are not read, so that
-/// NaN in them does not spread, and their gradients are zeros. \param c
-/// broadcasts to [m, n] \param a, b [m, k] and [k, n]
+/// Returns beta c + alpha a b. With beta = 0 the elements of c are not read, so
+/// that NaN in them does not propagate, and their gradients are zeros.
+/// \param c broadcasts to [m, n]
+/// \param a, b [m, k] and [k, n]
 Tensor AddMM(const Tensor& c, const Tensor& a, const Tensor& b,
              const AddMMOptions& options = {});
-/// Does what AddMM does for each matrix of a batch.
+/// As AddMM for each matrix of a batch.
 /// \param c broadcasts to [batch, m, n]
 /// \param a, b [batch, m, k] and [batch, k, n]
 Tensor BAddBMM(const Tensor& c, const Tensor& a, const Tensor& b,
                const AddMMOptions& options = {});
 
-/// (x, w, bias): x w^T + bias of local tensors by one kernel. bias is of x's
-/// dtype and contiguous.
+/// (x, w, bias): x w^T + bias of local tensors in one kernel. bias has x's
+/// dtype and is contiguous.
 class LinearOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {"linear"};
@@ -104,7 +106,7 @@ class LinearOp final : public Op {
                                       TensorSpan outputs) const override;
 };
 
-/// x w^T + bias; by one kernel where LinearOp takes them.
+/// Returns x w^T + bias, in one kernel if LinearOp supports the operands.
 /// \param x [..., in]
 /// \param w [out, in]
 /// \param bias [out], or undefined

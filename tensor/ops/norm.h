@@ -27,7 +27,7 @@ class RmsNormOp final : public Op {
   const double eps;
 };
 
-/// (grad, x, weight, rstd) -> (dx, dweight), undefined where not wanted.
+/// (grad, x, weight, rstd) -> (dx, dweight), undefined if not needed.
 class RmsNormBackwardOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {.name = "rms_norm_backward",
@@ -43,8 +43,8 @@ class RmsNormBackwardOp final : public Op {
 };
 
 /// (dst, grad, x, weight, rstd) -> (dst, dx): as RmsNormBackwardOp, with
-/// dweight written or added to dst, of weight's dtype or f32. Used on local
-/// tensors only.
+/// dweight written or added to dst, of weight's dtype or f32. For local tensors
+/// only.
 class RmsNormBackwardIntoOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {.name = "rms_norm_backward_into",
@@ -74,8 +74,8 @@ class LayerNormOp final : public Op {
   const double eps;
 };
 
-/// (grad, x, weight, mean, rstd) -> (dx, dweight, dbias), undefined where not
-/// wanted.
+/// (grad, x, weight, mean, rstd) -> (dx, dweight, dbias), undefined if not
+/// needed.
 class LayerNormBackwardOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {.name = "layer_norm_backward",

@@ -3,9 +3,9 @@
 #define CROSSHATCH_TENSOR_OPS_OPERATORS_H_
 
 /// \file
-/// Arithmetic as it is written: a + 2 * b is Add(a, Mul(b, 2)). Operands are
-/// those of the functions of pointwise.h, distributed tensors among them; no
-/// dtype is promoted. (x[0] is a method of Tensor.)
+/// Arithmetic operators: a + 2 * b is Add(a, Mul(b, 2)). Operands are those of
+/// the functions in pointwise.h, including distributed tensors; no dtype is
+/// promoted. (x[0] is a method of Tensor.)
 
 #include "crosshatch/tensor/ops/pointwise.h"
 #include "crosshatch/tensor/tensor.h"
