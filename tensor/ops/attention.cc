@@ -28,8 +28,8 @@ using internal::InputHeads;
 using internal::LaunchWithWorkspace;
 using internal::OutputHeads;
 
-// Mask, key ranges and slopes, dense where kernels want them so. Undefined ones
-// are not there.
+// Mask, key ranges and slopes, contiguous as kernels require. Undefined if
+// absent.
 struct Extras {
   Extras() = default;
   // \param inputs none, or the three.
@@ -38,7 +38,7 @@ struct Extras {
     if (inputs.empty()) return;
     mask = inputs[0];
     if (mask.defined() && mask.dtype() == kFloat64 && dtype != kFloat64) {
-      // No kernel of float32 has operands of float64.
+      // No float32 kernel has float64 operands.
       mask = Empty(mask.sizes(), kFloat32);
       internal::LaunchCopy(mask, inputs[0]);
     }
@@ -87,7 +87,7 @@ AttentionArgs MakeArgs(const Tensor& q, const Tensor& k, const Tensor& v,
   args.dtype = q.dtype();
   args.scale = attributes.scale;
   args.causal = attributes.causal;
-  // No wider than all lengths, so that no sum with it overflows.
+  // At most the sum of all lengths, so that no sum with it overflows.
   args.window = std::min(attributes.window, args.q_len + args.kv_len);
   extras.Put(args);
   const AttentionDropout& dropout = attributes.dropout;
@@ -115,7 +115,7 @@ void Check(const Tensor& q, const Tensor& k, const Tensor& v) {
   internal::CheckFloating(name, q);
 }
 
-// \param q, k of global sizes, and checked
+// \param q, k have global sizes, and were checked.
 void CheckOptions(const Tensor& q, const Tensor& k,
                   const AttentionOptions& options) {
   const char* const name = AttentionOp::kInfo.name;
@@ -166,7 +166,7 @@ void CheckOptions(const Tensor& q, const Tensor& k,
   }
 }
 
-// With dims of size 1 before its own.
+// Prepends dims of size 1.
 Tensor MaskOfFourDims(const Tensor& mask) {
   if (!mask.defined() || mask.ndim() == 4) return mask;
   Tensor spread = mask;
@@ -194,7 +194,8 @@ TensorList AttentionOp::Forward(TensorSpan inputs) const {
 std::shared_ptr<Node> AttentionOp::Differentiate(TensorSpan inputs,
                                                  TensorSpan outputs) const {
   constexpr size_t kSaved = 8;
-  // Which inputs of the gradient there are, and which of them are undefined.
+  // Lists the inputs of the gradient that are present, and marks undefined
+  // ones.
   size_t count = 2;
   std::array<bool, kSaved> is_there = {false, false, false, true, true};
   for (size_t i = 0; i < inputs.size(); ++i, ++count) {
@@ -217,7 +218,7 @@ std::shared_ptr<Node> AttentionOp::Differentiate(TensorSpan inputs,
           }
         }
         if (!has_mask || !slots.Needed(3)) return;
-        // Neither out nor logsumexp.
+        // Without out and logsumexp.
         from.erase(from.begin() + 4, from.begin() + 6);
         slots.Put(3, Apply1(AttentionMaskGradOp(attributes), from));
       });
@@ -274,8 +275,8 @@ void AttentionAttributes::AppendKey(OpKey& key) const {
   key.push_back(std::bit_cast<int64_t>(scale));
   key.push_back(causal);
   key.push_back(window);
-  // What is dropped differs from step to step, and how a call is distributed
-  // does not depend on it.
+  // The dropout differs from step to step, but the distribution of a call does
+  // not depend on it.
   key.push_back(dropout.p > 0);
 }
 
@@ -308,7 +309,7 @@ Tensor CausalAttention(const Tensor& q, const Tensor& k, const Tensor& v,
 Tensor AlibiSlopes(int64_t heads) {
   CH_CHECK_GE(heads, 0) << "AlibiSlopes";
   std::vector<float> slopes;
-  // Of `count`, a power of two, every `step`th from the first on.
+  // For `count`, a power of two: every `step`th slope from the first on.
   const auto append = [&](int64_t count, int64_t step) {
     for (int64_t i = 1; i <= count && std::ssize(slopes) < heads; i += step) {
       slopes.push_back(static_cast<float>(std::exp2(

@@ -20,7 +20,7 @@
 namespace crosshatch {
 namespace {
 
-// What a call has of one head of one row of the batch. Letters are those of
+// The gradient for one head of one row of the batch. Letters are those of
 // attention.h.
 class MaskGradient {
  public:
@@ -37,7 +37,7 @@ class MaskGradient {
         wide_(StatisticsDType(q_.dtype())),
         none_(Full({}, -std::numeric_limits<double>::infinity(), wide_)),
         zero_(Full({}, 0, wide_)) {
-    // The key that a query stands at, and the others, as columns and rows.
+    // The key at a query's position, and all keys, as columns and rows.
     const int64_t length = q_.size(1);
     const Tensor query = View(Arange(length, kInt64), {length, 1});
     const auto to_keys = static_cast<double>(k_.size(1) - length);
@@ -46,7 +46,7 @@ class MaskGradient {
     by_place_ = SeenByPlace();
   }
 
-  // The gradient of the scores [T, S].
+  // Returns the gradient of the scores [T, S].
   Tensor OfScores(int64_t row, int64_t head) const {
     const int64_t group =
         key_heads_.group == 0 ? q_.size(2) / k_.size(2) : key_heads_.group;
@@ -62,19 +62,19 @@ class MaskGradient {
       scores = Sub(scores, Mul(distance, slope));
     }
     scores = Where(seen, scores, none_);
-    // A query that sees nothing has no probabilities; one whose scores are not
-    // numbers has some that are none either.
+    // A query without keys has no probabilities. If its scores are NaN, so are
+    // its probabilities.
     const Tensor sees = NotEqual(Max(scores, {-1}, /*keepdim=*/true), none_);
     const Tensor p = Where(LogicalAnd(seen, sees), Softmax(scores), zero_);
     Tensor dp =
         MatMul(Head(grad_, row, head), Head(v_, row, key_head), false, true);
-    // What is not seen may hold anything.
+    // Masked elements may have any value.
     dp = Where(seen, Dropped(dp, row, head), zero_);
     const Tensor mean = Sum(Mul(p, dp), {-1}, /*keepdim=*/true);
     return Mul(p, Sub(dp, mean));
   }
 
-  // The part [T or 1, S or 1] of a mask or its gradient.
+  // Returns the part [T or 1, S or 1] of a mask or of its gradient.
   static Tensor MaskOf(const Tensor& mask, int64_t row, int64_t head) {
     const Tensor of_row = Select(mask, 0, mask.size(0) == 1 ? 0 : row);
     return Select(of_row, 0, mask.size(1) == 1 ? 0 : head);
@@ -88,12 +88,12 @@ class MaskGradient {
     return ToDType(Select(Select(t, 0, row), 1, head), wide_);
   }
 
-  // What queries see by causal and window, bool [T, S].
+  // Returns which keys queries attend to by causal and window, bool [T, S].
   Tensor SeenByPlace() const {
     Tensor seen = GreaterEqual(Add(key_, ZerosLike(own_)), ZerosLike(key_));
     if (attributes_.causal) seen = LogicalAnd(seen, LessEqual(key_, own_));
     if (attributes_.window > 0) {
-      // No wider than all lengths, so that no sum with it overflows.
+      // At most the sum of all lengths, so that no sum with it overflows.
       const int64_t window =
           std::min(attributes_.window, q_.size(1) + k_.size(1));
       seen = LogicalAnd(seen,
@@ -112,7 +112,7 @@ class MaskGradient {
                       LogicalAnd(GreaterEqual(key_, begin), Less(key_, end)));
   }
 
-  // As attention drops the probabilities that they are the gradients of.
+  // Drops the same elements as attention drops of the probabilities.
   Tensor Dropped(const Tensor& dp, int64_t row, int64_t head) const {
     const AttentionDropout& dropout = attributes_.dropout;
     if (dropout.p == 0) return dp;

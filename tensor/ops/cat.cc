@@ -98,7 +98,8 @@ Tensor Repeat(const Tensor& a, ShapeView times) {
 
 namespace {
 
-// The sum of `units`, all of which are at least 1 and of which there are some.
+// Returns the sum of `units`. Checks that there are units and that each is at
+// least 1.
 int64_t SumOfUnits(const char* op, ShapeView units) {
   int64_t sum = 0;
   for (int64_t unit : units) {
@@ -109,7 +110,7 @@ int64_t SumOfUnits(const char* op, ShapeView units) {
   return sum;
 }
 
-// `sizes` with dim `d` as two.
+// Returns `sizes` with dim `d` as two dims.
 Shape WithTwo(const Shape& sizes, int d, int64_t count, int64_t unit) {
   Shape two(sizes.begin(), sizes.begin() + d);
   two.push_back(count);

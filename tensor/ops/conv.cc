@@ -9,9 +9,9 @@
 namespace crosshatch {
 namespace {
 
-/// `a` as another shape. Unlike Reshape of a tensor of the program's own, it
-/// gathers what is split within dims that become one: how Conv takes its
-/// inputs is not the program's choice.
+/// Returns `a` in another shape. Unlike Reshape, it gathers splits within dims
+/// that are merged, because the program does not choose how Conv arranges its
+/// inputs.
 Tensor As(const Tensor& a, ShapeView sizes) {
   return Apply1(ViewOp(sizes, /*may_copy=*/true, /*redistributes=*/true),
                 {&a, 1});
@@ -31,7 +31,7 @@ Tensor ProductsOfGroups(const Tensor& windows, const Tensor& weight,
                                            windows.size(2), weight.size(0)});
 }
 
-/// Whether channels and dims are those of a convolution.
+/// Returns whether channels and dims are those of a convolution.
 bool Fit(const Tensor& x, const Tensor& weight, int ndim, int64_t groups) {
   return x.ndim() == ndim && weight.ndim() == ndim && groups > 0 &&
          x.size(1) == weight.size(1) * groups && weight.size(0) % groups == 0 &&

@@ -88,7 +88,7 @@ TensorList CrossEntropyBackwardOp::Forward(TensorSpan inputs) const {
   Check(kInfo.name, inputs[1], inputs[2]);
   CheckStatistics(kInfo.name, inputs[1], inputs[0]);
   CheckStatistics(kInfo.name, inputs[1], inputs[3]);
-  // The gradient of a mean or a sum is one number for all rows.
+  // The gradient of a mean or a sum is the same number for all rows.
   Tensor grad = inputs[0];
   bool one_for_all = true;
   for (int d = 0; d < grad.ndim(); ++d) {

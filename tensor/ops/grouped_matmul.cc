@@ -14,7 +14,7 @@
 namespace crosshatch {
 namespace {
 
-// Checks that the groups are those of `rows` rows.
+// Checks that the groups cover `rows` rows.
 void CheckOffsets(const std::string& what, ShapeView offsets, int64_t rows) {
   CH_CHECK(!offsets.empty() && offsets.front() == 0 && offsets.back() == rows)
       << what << ": the offsets " << ToString(offsets)
@@ -53,12 +53,12 @@ struct Matrix {
   }
 };
 
-// The rows of `t` from `row` on, or with `transposed` the transpose of them.
+// Returns the rows of `t` from `row` on; transposed with `transposed`.
 Matrix RowsFrom(const Tensor& t, int64_t row, bool transposed = false) {
   return {t, row * t.strides()[0], transposed ? 1 : 0, transposed ? 0 : 1};
 }
 
-// The matrix `g` of `t`.
+// Returns matrix `g` of `t`.
 Matrix Slab(const Tensor& t, int64_t g, bool transposed = false) {
   return {t, g * t.strides()[0], transposed ? 2 : 1, transposed ? 1 : 2};
 }

@@ -39,12 +39,13 @@ void CheckBroadcasts(const char* op, const Tensor& dst, const Tensor& src) {
       << dst.Describe();
 }
 
-/// The gradient of what was broadcast to, and converted to, the written tensor.
+/// Returns the gradient of a source that was broadcast and converted to the
+/// written tensor.
 Tensor GradientOfSource(const Tensor& grad, ShapeView sizes, DType dtype) {
   return ToDType(SumTo(grad, sizes), dtype);
 }
 
-// Dtypes that the arithmetic kernels mix.
+// Returns whether the arithmetic kernels support both dtypes together.
 bool Mix(DType a, DType b) {
   const auto narrow = [](DType t) {
     return t == kFloat32 || t == kBFloat16 || t == kFloat16;
@@ -165,7 +166,7 @@ std::shared_ptr<Node> CopyInPlaceOp::Differentiate(
   return MakeNode<0>(kInfo,
                      [sizes = inputs[1].sizes(), dtype = inputs[1].dtype()](
                          const auto&, TensorSpan grads, GradientSlots& slots) {
-                       // Nothing of the old content is left.
+                       // The old content was fully replaced.
                        slots.Put(0, Tensor());
                        if (!slots.Needed(1)) return;
                        slots.Put(1, GradientOfSource(grads[0], sizes, dtype));
@@ -181,7 +182,7 @@ TensorList FillInPlaceOp::Forward(TensorSpan inputs) const {
 std::shared_ptr<Node> FillInPlaceOp::Differentiate(
     TensorSpan /*inputs*/, TensorSpan /*outputs*/) const {
   return MakeNode<0>(kInfo, [](const auto&, TensorSpan, GradientSlots& slots) {
-    // Nothing of the old content is left.
+    // The old content was fully replaced.
     slots.Put(0, Tensor());
   });
 }

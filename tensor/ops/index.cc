@@ -16,7 +16,7 @@ namespace {
 
 using internal::Launch;
 
-/// Checks that sizes are equal but for the dim.
+/// Checks that sizes are equal except for the dim.
 void CheckLines(const char* op, const IndexedBy& by, const Tensor& a,
                 const Tensor& index) {
   internal::CheckIndices(op, index);
@@ -74,7 +74,7 @@ void ScatterTo(const char* op, const IndexedBy& by, const Tensor& out,
   Launch(&KernelTable::scatter, args);
 }
 
-/// `sums`, of the dtype that src is summed in, as src's.
+/// Returns `sums`, in the dtype of summation, converted to src's dtype.
 Tensor Rounded(Tensor sums, DType dtype) {
   if (sums.dtype() == dtype) return sums;
   Tensor rounded = Empty(sums.sizes(), dtype);
@@ -212,8 +212,9 @@ TensorList ScatterGradOp::Forward(TensorSpan inputs) const {
   const Tensor& index = inputs[0];
   const Tensor& grad = inputs[1];
   internal::CheckFloating(kInfo.name, grad);
-  // Places are scattered like values were: what comes back as its own place
-  // was written last. From 1 on, so that what is not at hand, 0, is nobody's.
+  // Scatters positions in place of values: a position that comes back unchanged
+  // was written last. They count from 1, so that 0 marks elements that are not
+  // local.
   const int64_t length = index.size(by.dim);
   Shape along(static_cast<size_t>(index.ndim()), 1);
   along[static_cast<size_t>(by.dim)] = length;

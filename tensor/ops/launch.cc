@@ -51,7 +51,7 @@ KernelOutput Output(const Tensor& tensor) {
 }
 
 bool Folds(ShapeView sizes, ShapeView strides, int first, int last) {
-  // Sizes of 1 have no say; of no elements any stride will do.
+  // Dims of size 1 do not matter; without elements all strides fit.
   int64_t expected = -1;
   for (int d = last - 1; d >= first; --d) {
     const int64_t size = sizes[static_cast<size_t>(d)];

@@ -17,7 +17,7 @@
 namespace crosshatch {
 namespace {
 
-/// An operand or result by the roles of its dims: batch dims and a matrix.
+/// An operand or result, split into batch dims and a matrix.
 struct Matrices {
   ShapeView batch;
   ShapeView batch_strides;
@@ -70,7 +70,7 @@ void CheckOperands(const Tensor& a, const Tensor& b) {
 
 /// args.out[m, n] (=, +=) the sum over batch dims of the products.
 void SumOverBatch(Tensor a, Tensor b, const MatMulSpec& spec, MatMulArgs args) {
-  // Where k is the dim before the last of both, the batch dims fold into it.
+  // If k is the second-last dim of both, the batch dims fold into it.
   const bool folds_into_k = spec.transpose_a && !spec.transpose_b;
   const int rows_end = a.ndim() - 1;
   if (folds_into_k) {
@@ -89,7 +89,7 @@ void SumOverBatch(Tensor a, Tensor b, const MatMulSpec& spec, MatMulArgs args) {
   const int64_t batches = NumElements(ma.batch);
   if (folds_into_k) {
     args.k = batches * ma.cols;
-    // Strides of the folded dim: those of its last part of more than one.
+    // The stride of the folded dim: that of its last dim of size above one.
     const auto fold_stride = [rows_end](const Tensor& t) {
       for (int d = rows_end - 1; d >= 0; --d) {
         if (t.size(d) != 1) return t.strides()[static_cast<size_t>(d)];
@@ -106,7 +106,7 @@ void SumOverBatch(Tensor a, Tensor b, const MatMulSpec& spec, MatMulArgs args) {
     LaunchMatMul(args);
     return;
   }
-  // One product after the other, added up.
+  // One product after another, added up.
   Shape index(ma.batch.size(), 0);
   const auto offset = [&index](const Tensor& t, const Matrices& m) {
     int64_t elements = 0;
@@ -128,8 +128,8 @@ void SumOverBatch(Tensor a, Tensor b, const MatMulSpec& spec, MatMulArgs args) {
   }
 }
 
-/// out (=, +=) the product, plus a bias, if it is defined, for each row; all
-/// shapes and dtypes checked.
+/// out (=, +=) the product, plus a bias for each row, if defined. All shapes
+/// and dtypes are checked.
 void Compute(const Tensor& out, const Tensor& a, const Tensor& b,
              const MatMulSpec& spec, bool accumulate,
              const Tensor& bias = Tensor()) {
@@ -151,7 +151,7 @@ void Compute(const Tensor& out, const Tensor& a, const Tensor& b,
   }
   args.a = OperandOf<MatMulInput>(a, ma);
   args.b = OperandOf<MatMulInput>(b, mb);
-  // One product of many rows, where all use the same b.
+  // One product with many rows, if all use the same b.
   const int rows_end = a.ndim() - 1;
   if (mb.batch.empty() && !spec.transpose_a &&
       internal::Folds(a.sizes(), a.strides(), 0, rows_end) &&
@@ -175,15 +175,15 @@ void Compute(const Tensor& out, const Tensor& a, const Tensor& b,
   LaunchMatMul(args);
 }
 
-/// A gradient of a product, as a product itself.
+/// A gradient of a product is a product itself.
 struct GradientProduct {
   Tensor a;
   Tensor b;
   MatMulSpec spec;
 };
 
-/// Of `by_a`: the gradient of operand a, else of b. With out = a' b':
-/// da' = g b'^T and db' = a'^T g.
+/// With `by_a` the gradient of operand a, otherwise of b. With out = a' b': da'
+/// = g b'^T and db' = a'^T g.
 GradientProduct ProductOfGradient(const MatMulSpec& spec, bool by_a,
                                   const Tensor& g, const Tensor& other) {
   if (by_a) {
@@ -194,7 +194,7 @@ GradientProduct ProductOfGradient(const MatMulSpec& spec, bool by_a,
   return {g, other, {true, spec.transpose_a}};
 }
 
-/// Of a product and, of LinearOp, its bias.
+/// The gradients of a product and, for LinearOp, of its bias.
 class MatMulNode final : public SavingNode<2> {
  public:
   MatMulNode(const OpInfo& info, const MatMulSpec& spec, TensorSpan inputs)
@@ -220,7 +220,7 @@ class MatMulNode final : public SavingNode<2> {
     const Tensor other = Saved(static_cast<size_t>(1 - i));
     const Shape& sizes = sizes_[i];
     GradientProduct product = ProductOfGradient(spec_, i == 0, g, other);
-    // An operand without batch dims was used by every batch.
+    // Every batch used an operand without batch dims.
     const ShapeView batch = internal::LeadingSizes(
         internal::LeadingSizes(ShapeView(product.a.sizes())));
     product.spec.sum_batch =
@@ -369,7 +369,7 @@ Tensor AddProduct(const char* name, int ndim, const Tensor& c, const Tensor& a,
   const Tensor scaled =
       options.alpha == 1 ? product : Mul(product, options.alpha);
   if (options.beta == 0) {
-    // What is not read may be NaN.
+    // c is not read and may contain NaN.
     const Tensor nothing = ZerosLike(c);
     return Add(scaled, Where(Equal(nothing, nothing), nothing, c));
   }
@@ -392,8 +392,8 @@ namespace {
 
 constexpr MatMulSpec kOfLinear = {.transpose_b = true};
 
-/// Whether one kernel computes it. Of distributed tensors the sum of a product
-/// may be spread over ranks, of which one adds the bias.
+/// Returns whether one kernel computes it. For distributed tensors the product
+/// may be a pending sum, of which only one rank adds the bias.
 bool IsOneKernel(const Tensor& x, const Tensor& w, const Tensor& bias) {
   return !x.is_distributed() && !w.is_distributed() && !bias.is_distributed() &&
          x.ndim() >= 2 && bias.ndim() == 1 && bias.dtype() == x.dtype() &&
@@ -428,7 +428,7 @@ Tensor Linear(const Tensor& x, const Tensor& w, const Tensor& bias) {
     return Apply1(LinearOp(), {x, w, bias});
   }
   Tensor y = MatMul(x, w, /*transpose_a=*/false, /*transpose_b=*/true);
-  // Nobody else has seen y: the bias needs no memory of its own.
+  // y has no other users, so the bias is added in place.
   if (bias.defined()) AddInPlace(y, bias);
   return y;
 }

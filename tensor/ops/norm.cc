@@ -17,7 +17,7 @@ using internal::LaunchWithWorkspace;
 using internal::Rows;
 using internal::ToRows;
 
-/// A per-column operand that may be left out.
+/// An optional per-column operand.
 Tensor Columns(const char* op, const char* what, const Tensor& columns,
                const Tensor& x) {
   if (!columns.defined()) return columns;
@@ -47,7 +47,7 @@ Tensor Statistics(const Tensor& x) {
   return Empty(internal::LeadingSizes(x.sizes()), StatisticsDType(x.dtype()));
 }
 
-/// Computes what is wanted: dx if defined, dweight into `dweight` if defined.
+/// Computes dx and dweight if they are defined.
 void RmsNormBackward(const char* op, TensorSpan inputs, const Tensor& dx,
                      const Tensor& dweight, WriteMode mode) {
   const Tensor& x = inputs[1];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The derivatives of norm.h, and its functions.
+// The derivatives of norm.h.
 #include <utility>
 
 #include "crosshatch/base/check.h"

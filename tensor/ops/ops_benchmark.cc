@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a call of an op costs on tensors so small that the kernel hardly counts:
+// The cost of an op on tensors so small that the kernel's time is negligible:
 //     bazel run //tensor/ops:ops_benchmark
 #include "benchmark/benchmark.h"
 #include "crosshatch/tensor/autograd.h"
@@ -64,7 +64,7 @@ void BM_GroupedMatMul(benchmark::State& state) {
 }
 BENCHMARK(BM_GroupedMatMul)->Arg(1)->Arg(8)->Arg(64);
 
-// The same number of products by one matrix: what groups could reach.
+// The same number of products with one matrix: the upper bound for groups.
 void BM_UngroupedMatMul(benchmark::State& state) {
   const Tensor x = Ones({kGroupedRows, kGroupedIn});
   const Tensor w = Ones({kGroupedIn, kGroupedOut});

@@ -54,7 +54,7 @@ bool IsComparison(BinaryOp kind) {
   return kind >= BinaryOp::kEqual && kind <= BinaryOp::kGreaterEqual;
 }
 
-// The kinds that take no integers.
+// Returns whether the kind rejects integers.
 bool IsFloatingOnly(UnaryOp kind) {
   return kind >= UnaryOp::kExp && kind <= UnaryOp::kPowScalar;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The derivatives of pointwise.h. Where the graph of the gradients is recorded
-// the formulas are compositions of ops; else some are one fused kernel.
+// The derivatives of pointwise.h. If the gradients' graph is recorded, the
+// formulas are compositions of ops; otherwise some are one fused kernel.
 #include <cmath>
 #include <numbers>
 #include <utility>
@@ -17,7 +17,7 @@ Tensor Fused(BinaryOp kind, const Tensor& grad, const Tensor& saved) {
   return Apply1(BinaryPointwiseOp(kind), {grad, saved});
 }
 
-/// 0 where x <= 0, else grad: NaN is not hidden.
+/// Returns 0 where x <= 0, otherwise grad: NaN is not hidden.
 Tensor WherePositive(const Tensor& grad, const Tensor& x) {
   return Fused(BinaryOp::kReluBackward, grad, x);
 }
@@ -43,7 +43,7 @@ Tensor ErfDerivative(const Tensor& x) {
   return Mul(Exp(Neg(Square(x))), 2 / std::sqrt(std::numbers::pi));
 }
 
-/// The part of a normal distribution below x, plus x times the density there.
+/// The normal distribution function at x, plus x times the density.
 Tensor GeluExactDerivative(const Tensor& x) {
   const Tensor below = Mul(Add(Erf(Mul(x, 1 / std::numbers::sqrt2)), 1), 0.5);
   const Tensor density =
@@ -51,8 +51,8 @@ Tensor GeluExactDerivative(const Tensor& x) {
   return Add(below, Mul(x, density));
 }
 
-/// The gradient of a unary op from that of its output and what was saved: its
-/// input or its output, as SavesOutput says.
+/// Returns the gradient of a unary op from that of its output and the saved
+/// input or output (SavesOutput).
 Tensor UnaryGradient(UnaryOp kind, double scalar, const Tensor& g,
                      const Tensor& saved) {
   switch (kind) {
@@ -184,8 +184,8 @@ std::shared_ptr<Node> PowNode(const OpInfo& info, const Tensor& a,
         const Tensor& g = grads[0];
         const Tensor a = self.Saved(0);
         const Tensor b = self.Saved(1);
-        // Where the derivative is zero, a factor of it may be infinite: a^-1
-        // and log(a) at a = 0. There it is replaced by a finite one.
+        // Where the derivative is zero, one of its factors may be infinite:
+        // a^-1 and log(a) at a = 0. It is replaced by a finite one.
         if (slots.Needed(0)) {
           const Tensor constant = Equal(b, ZerosLike(b));
           const Tensor power = Where(constant, OnesLike(b), Sub(b, 1));
@@ -274,7 +274,7 @@ std::shared_ptr<Node> BinaryPointwiseOp::Differentiate(
     case BinaryOp::kMin:
       return ExtremeNode(*this, a, b);
     case BinaryOp::kReluBackward: {
-      // Linear in a; constant in b, but for where it jumps.
+      // Linear in a, and piecewise constant in b.
       auto node = MakeNode<1>(
           info(), [](const auto& self, TensorSpan grads, GradientSlots& slots) {
             slots.Put(1, Tensor());
@@ -311,7 +311,7 @@ std::shared_ptr<Node> WhereOp::Differentiate(TensorSpan inputs,
                  const auto& self, TensorSpan grads, GradientSlots& slots) {
         const Tensor& g = grads[0];
         const Tensor condition = self.Saved(0);
-        // Not a product with 0 and 1: infinity times 0 is no zero.
+        // Not a product with 0 and 1, because infinity times 0 is NaN.
         const Tensor zeros = ZerosLike(g);
         if (slots.Needed(1)) {
           slots.Put(1, SumTo(Where(condition, g, zeros), a_sizes));

@@ -42,7 +42,7 @@ Tensor Reduce(ReduceKind kind, const Tensor& a, ShapeView dims, bool keepdim) {
   return Apply1(ReductionOp(kind, normal, keepdim, dtype), {&a, 1});
 }
 
-/// What the gradient formulas know of a call.
+/// The data of a call for its gradient formulas.
 struct Call {
   ReduceKind kind;
   Shape sizes;  ///< Of the input.
@@ -50,18 +50,18 @@ struct Call {
   Shape dims;
   DType dtype;  ///< Of the input.
 
-  /// A tensor of the output's elements, spread over the input's sizes.
+  /// Expands a tensor of the output's elements to the input's sizes.
   Tensor Spread(const Tensor& out) const {
     return Expand(Reshape(out, kept), sizes);
   }
 };
 
-/// The product of a's elements but one's own, times g; right where elements
-/// are zero too.
+/// Returns the product of a's other elements times g, correct also if elements
+/// are zero.
 Tensor ProductGradient(const Call& call, const Tensor& g, const Tensor& a) {
   const Tensor zero = Equal(a, ZerosLike(a));
   const Tensor nonzero = Where(zero, OnesLike(a), a);
-  // In 16 bits the count may be off, but for none and one.
+  // In 16 bits the count may be inexact, except for zero and one.
   const Tensor zeros_in_group =
       call.Spread(Settle(Sum(ToDType(zero, call.dtype), call.dims, true)));
   const Tensor product = call.Spread(Settle(Prod(nonzero, call.dims, true)));
@@ -76,7 +76,7 @@ Tensor ProductGradient(const Call& call, const Tensor& g, const Tensor& a) {
 Tensor ExtremeGradient(const Call& call, const Tensor& g, const Tensor& a,
                        const Tensor& out) {
   const Tensor equal = Equal(a, call.Spread(Settle(out)));
-  // 16 bits do not count far.
+  // 16-bit dtypes cannot represent large counts.
   const DType counts = StatisticsDType(call.dtype);
   const Tensor count =
       Settle(Sum(ToDType(equal, counts), call.dims, /*keepdim=*/true));
@@ -118,7 +118,7 @@ TensorList ReductionOp::Forward(TensorSpan inputs) const {
   args.in = internal::Input(a);
   args.out.data = out.raw_data();
   args.out.dtype = out_dtype;
-  // The output's strides, by the dims of the input.
+  // The output's strides, by dims of the input.
   const Shape strides = ContiguousStrides(KeptSizes(a.sizes(), dims));
   for (size_t d = 0; d < strides.size(); ++d) args.out.strides[d] = strides[d];
   internal::Launch(&KernelTable::reduce, args);

@@ -22,7 +22,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// `a`, settled and in the dtype that statistics are computed in.
+/// Returns `a`, settled and in the dtype in which statistics are computed.
 Tensor Wide(const Tensor& a) {
   return ToDType(Settle(a), StatisticsDType(a.dtype()));
 }
@@ -31,7 +31,7 @@ Tensor Constant(double value, const Tensor& like) {
   return Full({}, value, like.dtype());
 }
 
-/// x^(1/degree); where that is 0, so is the gradient.
+/// Returns x^(1/degree). Where it is 0, the gradient is 0.
 Tensor Root(const Tensor& x, double degree) {
   const auto root = [degree](const Tensor& t) {
     return degree == 2 ? Sqrt(t) : Pow(t, 1 / degree);
@@ -41,7 +41,7 @@ Tensor Root(const Tensor& x, double degree) {
   return Where(zero, Constant(0, x), root(Where(zero, Constant(1, x), x)));
 }
 
-/// |x|^p; where x is 0, so is the gradient.
+/// Returns |x|^p. Where x is 0, the gradient is 0.
 Tensor Power(const Tensor& x, double p) {
   if (p >= 2 || !x.requires_grad()) return Pow(Abs(x), p);
   const Tensor zero = Equal(x, Constant(0, x));
@@ -49,7 +49,7 @@ Tensor Power(const Tensor& x, double p) {
                Pow(Where(zero, Constant(1, x), Abs(x)), p));
 }
 
-/// 1 for each element but zeros. Within the graph, with gradients of 0.
+/// Returns 1 for each nonzero element, in the graph, with gradients of 0.
 Tensor Indicator(const Tensor& x) {
   return Where(NotEqual(x, Constant(0, x)), Constant(1, x), Mul(x, 0.0));
 }
@@ -86,7 +86,7 @@ Tensor Var(const Tensor& a, ShapeView dims, bool keepdim, double correction) {
   const Tensor mean = Settle(Mean(x, normal, /*keepdim=*/true));
   const auto count =
       static_cast<double>(internal::NumReduced(a.sizes(), normal));
-  // None left: 0 / 0 or infinity, as it should be.
+  // If the divisor is 0, the result is 0 / 0 or infinity, as defined.
   const double scale = 1 / std::max(count - correction, 0.0);
   return ToDType(Mul(SumOfSquares(Sub(x, mean), normal, keepdim), scale),
                  a.dtype());
@@ -104,8 +104,8 @@ Tensor LogSumExp(const Tensor& a, ShapeView dims, bool keepdim) {
   const Tensor x = Wide(a);
   Tensor shift;
   {
-    // The result does not depend on it, so neither does its gradient. Finite,
-    // as inf - inf is none.
+    // The result does not depend on it, so no gradient flows. Finite, because
+    // inf - inf is NaN.
     NoGrad no_grad;
     const double finite = x.dtype() == kFloat64
                               ? std::numeric_limits<double>::max()

@@ -26,14 +26,15 @@ Tensor ViewOf(const Tensor& a, int64_t offset, Shape sizes, Shape strides) {
                   a.dtype());
 }
 
-/// Strides that give the elements of a strided tensor another shape in the same
-/// order; nullopt if there are none. Both shapes have as many elements.
+/// Returns strides that give the elements of a strided tensor another shape in
+/// the same order; nullopt if there are none. Both shapes have equally many
+/// elements.
 std::optional<Shape> ViewStrides(ShapeView from, ShapeView strides,
                                  ShapeView to) {
   if (NumElements(from) == 0 || from.empty()) return ContiguousStrides(to);
   Shape result(to.size(), 1);
-  // Takes dims from the back: a run of dims that fold into one stride of
-  // `from` must be the product of a run of dims of `to`.
+  // From the last dim: a run of dims that folds into one stride of `from` must
+  // be the product of a run of dims of `to`.
   auto t = static_cast<int64_t>(to.size()) - 1;
   int64_t base_stride = strides.back();
   int64_t from_numel = 1;
@@ -60,7 +61,7 @@ std::optional<Shape> ViewStrides(ShapeView from, ShapeView strides,
   return result;
 }
 
-/// `sizes` with a -1 replaced by what is left of the elements.
+/// Returns `sizes` with -1 replaced by the remaining number of elements.
 Shape InferSizes(const char* op, const Tensor& a, ShapeView sizes) {
   Shape result(sizes.begin(), sizes.end());
   int64_t known = 1;
@@ -83,8 +84,8 @@ Shape InferSizes(const char* op, const Tensor& a, ShapeView sizes) {
   return result;
 }
 
-/// (a) -> a view of given strides into the memory of a contiguous tensor. Not
-/// for users: what histories of views are made of.
+/// (a) -> a view of given strides into the memory of a contiguous tensor.
+/// Internal: the histories of views consist of it.
 class AsStridedOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {
@@ -93,7 +94,7 @@ class AsStridedOp final : public Op {
       : offset_(offset),
         sizes_(sizes.begin(), sizes.end()),
         strides_(strides.begin(), strides.end()) {}
-  /// Of `view` in the memory of `base`.
+  /// Describes `view` in the memory of `base`.
   static AsStridedOp Of(const Tensor& base, const Tensor& view) {
     CH_CHECK(base.is_contiguous())
         << "a write in place through a view of a tensor that is not "
@@ -122,9 +123,9 @@ class AsStridedOp final : public Op {
   }
 
  private:
-  /// Zeros of `sizes` with `grad` at the view's place.
+  /// Returns zeros of `sizes` with `grad` at the view's elements.
   Tensor Scatter(const Tensor& grad, ShapeView sizes) const {
-    // Expanded dims are one element: its gradients add up.
+    // An expanded dim is one element, whose gradients add up.
     Shape repeated;
     Shape distinct = sizes_;
     for (size_t d = 0; d < sizes_.size(); ++d) {
@@ -144,7 +145,7 @@ class AsStridedOp final : public Op {
   Shape strides_;
 };
 
-/// Differentiates a write through a view, by the node of the write.
+/// Differentiates a write through a view, with the write's node.
 class WriteThroughViewNode final : public Node {
  public:
   WriteThroughViewNode(AsStridedOp view, std::shared_ptr<Node> write)
@@ -154,12 +155,12 @@ class WriteThroughViewNode final : public Node {
   void ReleaseSaved() override { write_->ReleaseSaved(); }
 
   void Backward(TensorSpan output_grads, GradientSlots& slots) override {
-    // The gradient of the base before the write: that after it, with the part
-    // that was written replaced.
+    // The gradient of the base before the write is that after it, with the
+    // written part replaced.
     const Tensor base = Clone(output_grads[0]);
     const Tensor part = Apply1(view_, {&base, 1});
     WriteSlots write_slots(slots);
-    // A copy, because what the write's node hands on may be its input itself.
+    // A copy, because the write's node may pass on its input itself.
     const Tensor part_grad = Clone(part);
     write_->Backward({&part_grad, 1}, write_slots);
     if (!slots.Needed(0)) return;
@@ -172,7 +173,7 @@ class WriteThroughViewNode final : public Node {
   }
 
  private:
-  /// Keeps the gradient of input 0 and passes on the others.
+  /// Keeps the gradient of input 0 and forwards the others.
   class WriteSlots final : public GradientSlots {
    public:
     explicit WriteSlots(GradientSlots& outer) : outer_(outer) {}
