@@ -59,7 +59,7 @@ TEST(RedistributeCostTest, ABytePaysTheMostOfItsAxes) {
 
 TEST(RedistributeCostDeathTest, TheModelKnowsAllAxes) {
   const RedistributeCostModel model = {.bytes_per_launch_of_axis = {40, 2}};
-  EXPECT_DEATH(model.LaunchWeight({2}), "knows 2 mesh axes");
+  EXPECT_DEATH(model.LaunchWeight({2}), "has weights of 2 mesh axes");
 }
 
 TEST(HeldElementsTest, CountsTheSourceTheLastResultAndTheNext) {
