@@ -23,7 +23,7 @@
 namespace crosshatch::coordination {
 namespace {
 
-/// What an HTTP/2 client sends first.
+/// The preface of an HTTP/2 client.
 constexpr std::string_view kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 constexpr size_t kMostWaiting = 128;
 constexpr int64_t kLongestWaitMs = 10000;
@@ -110,8 +110,8 @@ absl::Status Acceptor::Bind(const std::string& host, int port) {
         listen(fd, SOMAXCONN) != 0) {
       why = errno;
       close(fd);
-      // Another job may have the port on some of the addresses: ranks of the
-      // two would meet.
+      // Another job may listen on that port on some of the addresses: the two
+      // jobs would get one another's ranks.
       if (why == EADDRINUSE) break;
       continue;
     }
@@ -151,7 +151,7 @@ void Acceptor::Run() {
     }
     const int pause = waiting_.empty() ? -1 : static_cast<int>(kLeastWaitMs);
     if (poll(polled.data(), polled.size(), pause) < 0 && errno != EINTR) {
-      // No memory for it now.
+      // No memory for poll.
       usleep(1000);
       continue;
     }
@@ -175,11 +175,11 @@ void Acceptor::AcceptFrom(int listener) {
     const int fd =
         accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) {
-      // Without files for it, the connection waits in the system's queue.
+      // Without file descriptors the connection waits in the system's queue.
       if (errno == EMFILE || errno == ENFILE) usleep(10000);
       return;
     }
-    // It is readable once all of the preface is there.
+    // Readable once the whole preface has come.
     SetOption(fd, SOL_SOCKET, SO_RCVLOWAT, static_cast<int>(kPreface.size()));
     waiting_.push_back({.fd = fd, .since_ms = NowMs()});
   }

@@ -14,8 +14,8 @@
 namespace crosshatch::coordination {
 namespace {
 
-/// A message has to be smaller than the 4 MiB that gRPC takes, or it ends its
-/// stream.
+/// A message has to be smaller than the 4 MiB that gRPC accepts; a larger one
+/// ends its stream.
 constexpr size_t kMostBlobBytes = size_t{1} << 20;
 constexpr size_t kMostTextBytes = 4096;
 
@@ -194,8 +194,8 @@ absl::Status CoordinationClient::Leave() {
     return is_dismissed_ || is_broken_ || !notices_.empty();
   });
   if (notices_.empty()) return absl::OkStatus();
-  // The goodbye must have gone out, or the coordinator takes it for a death; a
-  // dead coordinator takes it for nothing.
+  // Without the goodbye the coordinator takes the end of the connection for a
+  // death. A dead coordinator does not answer it.
   changed_.wait_for(lock, absl::ToChronoNanoseconds(options_.times.query()),
                     [this] { return is_dismissed_ || is_broken_; });
   changed_.wait(lock, [this] { return has_announced_; });

@@ -15,10 +15,10 @@
 namespace crosshatch::coordination {
 namespace {
 
-/// Files and connections of all but the ranks.
+/// File descriptors in addition to those of the ranks.
 constexpr rlim_t kOtherFiles = 256;
 
-/// Lets this process have a connection for each of `ranks`, as far as it may.
+/// Raises the limit of file descriptors to a connection for each of `ranks`.
 absl::Status AllowConnections(int ranks) {
   rlimit files = {};
   if (getrlimit(RLIMIT_NOFILE, &files) != 0) return absl::OkStatus();
@@ -74,7 +74,7 @@ absl::StatusOr<std::unique_ptr<CoordinationServer>> CoordinationServer::Start(
   };
   auto wire = ListenGrpc(host, port, std::move(events));
   {
-    // Also where there is none: a peer may have come all the same.
+    // Also without a wire: a peer may have connected before.
     std::lock_guard lock(s.mutex_);
     if (wire.ok()) s.wire_ = *std::move(wire);
     s.has_wire_ = true;

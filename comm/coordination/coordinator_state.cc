@@ -12,7 +12,7 @@
 namespace crosshatch::coordination {
 namespace {
 
-/// Of a failure's text. All ranks of a large job would fill screens.
+/// The most ranks in a failure's text.
 constexpr int kMostActivities = 32;
 
 ServerMessage Message(Nothing* (ServerMessage::*mutable_kind)()) {
@@ -21,8 +21,8 @@ ServerMessage Message(Nothing* (ServerMessage::*mutable_kind)()) {
   return message;
 }
 
-/// Takes the same time wherever the two differ, so that a stranger cannot find
-/// the token piece by piece.
+/// Returns whether the tokens are equal. Takes the same time wherever they
+/// differ, so that a stranger cannot find the token piece by piece.
 bool SameToken(const std::string& a, const std::string& b) {
   unsigned char differs = a.size() == b.size() ? 0 : 1;
   for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
@@ -43,7 +43,7 @@ constexpr char kWrongToken[] =
     "the token is not this job's: give all ranks the same CROSSHATCH_JOB_TOKEN "
     "and CROSSHATCH_JOB_ID";
 
-/// Makes of `losses`, which may be none yet, one notice of them and of `loss`.
+/// Adds `loss` to `losses`, which may be empty.
 void AddLoss(const FailureNotice& loss, FailureNotice& losses) {
   if (losses.world_ranks.empty()) {
     losses = loss;
@@ -109,7 +109,7 @@ bool CoordinatorState::is_over() const {
 
 bool CoordinatorState::is_deserted() const {
   const bool may_come = came_ < self_.size();
-  // Rank 0 is in this process, and what it must know it does once it leaves.
+  // Rank 0 is in this process, and has received the failure once it leaves.
   const auto self = ranks_.find(0);
   const bool self_leaves = Lives(0) && self->second.said_goodbye;
   return !(may_come && !is_late_) && announced_to_.empty() &&
@@ -333,8 +333,8 @@ CoordinatorState::Actions CoordinatorState::OnBroken(Peer peer,
   rank_of_.erase(found);
   rank.is_connected = false;
   if (rank.is_gone) return actions;
-  // Ranks give a silent coordinator up after `heartbeat`. One that has answered
-  // since this process woke has not, and has died.
+  // Ranks give up a silent coordinator after `heartbeat`. One that has answered
+  // since this process resumed has not given up, but died.
   if (!is_over() && now - woke_at_ < times_.heartbeat / 2 &&
       slept_ > times_.heartbeat - times_.interval() &&
       !rank.answered_since_wake) {

@@ -80,7 +80,7 @@ class GrpcClient final
     }
   }
   void OnDone(const grpc::Status&) override {
-    // Whoever waits for this destroys the object, condition and all.
+    // The waiting thread destroys this object, with the condition.
     std::lock_guard lock(mutex_);
     is_done_ = true;
     done_.notify_all();
@@ -119,9 +119,9 @@ absl::StatusOr<std::unique_ptr<ClientWire>> ConnectGrpc(
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
-  // A proxy for the web is none for a job.
+  // Proxies for the web are not used.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  // Clients of one process have connections of their own, which end with them.
+  // Each client of a process has a connection of its own, which ends with it.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   const std::string target = absl::StrCat(host, ":", port);
   std::shared_ptr<grpc::Channel> channel = grpc::CreateCustomChannel(

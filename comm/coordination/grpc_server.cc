@@ -17,7 +17,7 @@
 namespace crosshatch::coordination {
 namespace {
 
-/// A connection on which no rank registers is closed after this.
+/// How long a connection without a registered rank stays open.
 constexpr int kIdleMs = 10000;
 
 class GrpcServer;

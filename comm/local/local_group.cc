@@ -16,9 +16,9 @@ namespace {
 
 using Cursors = absl::InlinedVector<SegmentCursor, 8>;
 
-/// How long a member that has met the others may at least be left alone: it
-/// waits for no peer but copies, for which a timeout that was meant for its
-/// peers' patience may be too short.
+/// The least time that a member may take after it has met the others. It
+/// copies, and waits for no peer, so a short timeout for waits may be too short
+/// for it.
 constexpr absl::Duration kLeastInside = absl::Seconds(5);
 
 }  // namespace
@@ -82,8 +82,8 @@ void LocalGroup::Join(int me, Event Slot::*point, Stream* queue) {
   slots_[me].in_collective.Step();
   barrier_.ArriveAndWait();
   slots_[me].in_collective.Step();
-  // A slot is written again at the earliest when all have come to the next
-  // collective, and so have read it.
+  // A slot is not written again before all have come to the next collective,
+  // and so have read it.
   if (queue != nullptr) AwaitPeers(me, point, *queue);
 }
 
@@ -133,7 +133,7 @@ void LocalGroup::MoveData(int me, const KernelTable& kernels, Stream* queue) {
   };
   switch (mine.kind) {
     case CollectiveKind::kAllGather:
-      // Each rank begins with itself, so that not all read one peer at a time.
+      // Each rank begins with itself, so that not all read from one peer.
       for (int i = 0; i < n; ++i) {
         const int r = (me + i) % n;
         copy(of(r).send[0], mine.recv[r]);
@@ -162,8 +162,8 @@ void LocalGroup::MoveData(int me, const KernelTable& kernels, Stream* queue) {
 }
 
 void LocalGroup::AllReduce(int me, const KernelTable& kernels, Stream* queue) {
-  // In place is fine: of all buffers only this rank reads piece `me`, and of
-  // its own it writes only that until all have finished reading theirs.
+  // In place works: this rank alone reads piece `me` of each buffer, and writes
+  // only that piece of its own until all have finished reading.
   const Collective& mine = of(me);
   const int n = size();
   const int64_t count = NumElements(mine.recv[0]);
@@ -228,7 +228,7 @@ std::optional<LateWait> LocalGroup::FindInside(InFlight Slot::*in_flight,
     first = std::min(first.value_or(stays.back()->stage), stays.back()->stage);
   }
   if (!first.has_value()) return std::nullopt;
-  // Those that are furthest back keep the others.
+  // The members that are furthest back keep the others waiting.
   LateWait late{.group = group_, .met = true};
   for (int i = 0; i < size(); ++i) {
     if (!stays[i].has_value()) continue;

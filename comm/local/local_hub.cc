@@ -58,7 +58,7 @@ void LocalHub::CheckDeadlines(const WatchMoment& now, absl::Duration timeout) {
   std::vector<std::shared_ptr<LocalGroup>> groups;
   bool is_over = false;
   for (const auto& group : Groups()) {
-    // Who keeps the others may have begun to wait after them.
+    // The cause may have begun to wait after the others.
     for (LateWait& wait : group->FindLate(now, timeout / 2)) {
       is_over = is_over || wait.age > timeout;
       late.push_back(std::move(wait));

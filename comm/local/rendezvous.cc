@@ -133,7 +133,7 @@ void Rendezvous::OnStall(uint32_t epoch, const std::string& reason) {
 }
 
 void Rendezvous::Break(const absl::Status& failure) {
-  // The owner first: once released, members return and report.
+  // The owner first: once released, members return and report the error.
   Fail(on_broken_(failure));
 }
 

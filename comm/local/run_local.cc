@@ -34,7 +34,7 @@ using internal::LocalHub;
 using internal::WatchClock;
 using internal::WatchMoment;
 
-/// Which ranks have finished, for the thread that watches over them.
+/// Which ranks have finished, for the watchdog.
 class Progress {
  public:
   explicit Progress(int ranks) : finished_(ranks) {}
@@ -47,7 +47,7 @@ class Progress {
     changed_.notify_one();
   }
 
-  /// Whether all have finished within `time`.
+  /// Waits for `time` at most; returns whether all have finished.
   bool WaitForAll(std::chrono::nanoseconds time) {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, time, [&] {
@@ -71,7 +71,7 @@ class Progress {
   std::vector<bool> finished_;
 };
 
-/// Lets each rank's device reach every other's memory.
+/// Lets each rank's device access every other's memory.
 absl::Status ConnectDevices(const JobOptions& options, int ranks) {
   std::set<const DeviceBackend*> backends;
   for (int r = 0; r < ranks; ++r) backends.insert(options.backend(r));
@@ -89,13 +89,13 @@ absl::Status ConnectDevices(const JobOptions& options, int ranks) {
   return absl::OkStatus();
 }
 
-/// Finds a rank that goes on for ever after another has finished.
+/// Finds a rank that computes for ever after another has finished.
 class IdleRanks {
  public:
   IdleRanks(LocalHub& hub, int ranks) : hub_(hub), seen_(ranks) {}
 
-  /// Fails the run if a rank keeps one that has finished waiting: it has been
-  /// in no collective since, for `timeout`.
+  /// Fails the run if another rank has finished and a rank has been in no
+  /// collective since, for `timeout`.
   void Check(const std::vector<int>& unfinished, const WatchMoment& now,
              absl::Duration timeout) {
     if (unfinished.size() == seen_.size()) return;
@@ -128,7 +128,7 @@ class IdleRanks {
   std::vector<Seen> seen_;
 };
 
-/// Returns when all ranks have finished; meanwhile fails what takes too long.
+/// Waits until all ranks have finished; fails the run after a timeout.
 void Watch(LocalHub& hub, int ranks, Progress& progress,
            absl::Duration timeout) {
   const absl::Duration pause =
@@ -143,8 +143,8 @@ void Watch(LocalHub& hub, int ranks, Progress& progress,
     idle.Check(progress.Unfinished(), now, timeout);
     if (hub.failure().ok()) continue;
     if (!failed.has_value()) failed = now.counted;
-    // A thread cannot be stopped from outside, and to wait for ever would be
-    // the very hang that the timeout is there to prevent.
+    // A thread cannot be stopped from outside, and waiting for ever would be
+    // the very hang that the timeout prevents.
     CH_CHECK(now.counted - *failed <= grace)
         << "rank " << absl::StrJoin(progress.Unfinished(), ", rank ")
         << " did not come back within " << absl::FormatDuration(grace)
@@ -167,7 +167,7 @@ absl::Status RunLocal(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
   }
   CH_RETURN_IF_ERROR(CheckRun(options.timeout));
   CH_RETURN_IF_ERROR(ConnectDevices(options, ranks));
-  // What this thread has made is done when a rank reads it.
+  // Work that this thread has issued completes before a rank reads it.
   RankContext::Current().Synchronize().IgnoreError();
   const int threads_per_rank = options.threads_per_rank > 0
                                    ? options.threads_per_rank
@@ -176,7 +176,7 @@ absl::Status RunLocal(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
   Progress progress(ranks);
   std::latch all_here(ranks);
   std::latch all_finished(ranks);
-  // Nothing of a run begins before all of its threads are there.
+  // No rank begins before all threads exist.
   std::latch threads_known(1);
   bool all_started = true;
 
@@ -202,7 +202,7 @@ absl::Status RunLocal(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
     }
     hub->graph().SetFinished(context.host_agent());
     progress.Finish(rank);
-    // Others may still poison this rank's context.
+    // Other ranks may still poison this rank's context.
     all_finished.arrive_and_wait();
     hub->Leave(rank);
   };

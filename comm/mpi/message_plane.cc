@@ -17,30 +17,29 @@
 namespace crosshatch::internal {
 namespace {
 
-/// Data of this size or less are payloads of the agreement; with a fingerprint
-/// of usual length that is what shared memory takes as one message without
-/// asking back.
+/// Data of at most this size are payloads of the agreement. With a fingerprint
+/// of usual length that is one eager message in shared memory.
 constexpr int64_t kMaxPayloadBytes = 3072;
-/// What a member sends at most in an all-reduce in which all add all.
+/// The most that a member sends in an all-reduce in which all add all.
 constexpr int64_t kMaxDirectBytes = int64_t{1} << 16;
 /// Sizes of the pieces that are moved, and of those that are summed. The latter
 /// are in scratch memory, one for each rank, and should still be in the cache
 /// when they are added.
 constexpr int64_t kMovedPieceBytes = int64_t{1} << 20;
 constexpr int64_t kSummedPieceBytes = int64_t{1} << 18;
-/// A payload begins with the tag of the sender's messages; data follow, which
-/// are aligned so.
+/// The size of the tag of the sender's messages, with which a payload begins.
+/// The data after it are aligned to it.
 constexpr int64_t kTagBytes = 16;
 
 using Cursors = absl::InlinedVector<SegmentCursor, 8>;
 
-/// One run of memory as a list.
+/// Returns one run of memory as a list.
 Segment OneRun(const void* data, int64_t elems) {
   // Read only.
   return {.data = const_cast<void*>(data), .run_elems = elems};
 }
 
-/// Data that came along with the agreement; null if they come by themselves.
+/// Returns the data in a payload; null if they are sent separately.
 const char* DataOf(const Payloads& payloads, int member) {
   const absl::string_view payload = payloads.Of(member);
   return payload.size() > kTagBytes ? payload.data() + kTagBytes : nullptr;
@@ -75,7 +74,7 @@ class MessagePlane final : public DataPlane {
   void Abort() override {}
 
  private:
-  /// What goes from this rank to one member, or from it to this rank.
+  /// The data from this rank to one member, or from it to this rank.
   struct Part {
     absl::Span<const Segment> list;
     int64_t begin = 0;
@@ -85,8 +84,8 @@ class MessagePlane final : public DataPlane {
   int size() const { return group_->size(); }
   int me() const { return group_->me; }
 
-  /// Fills sends_ and receives_, by member; in a reduction receives_ is what
-  /// each gives to the sum.
+  /// Fills sends_ and receives_, by member. In a reduction receives_ are the
+  /// summands.
   void PlanParts(const Collective& collective);
   bool IsDirect(const Collective& collective) const;
   absl::Status MoveLists(const Collective& collective,
@@ -96,7 +95,7 @@ class MessagePlane final : public DataPlane {
   absl::Status GatherPieces(const Collective& collective,
                             const Payloads& payloads);
   void CopyOwn(const Collective& collective);
-  /// Adds what is too large to be a payload.
+  /// Adds the sends that are too large for payloads.
   void AddSends(int64_t elem_bytes);
   int64_t PieceElems(const Collective& collective) const;
 
@@ -106,7 +105,7 @@ class MessagePlane final : public DataPlane {
   const KernelTable& kernels_;
   const int64_t max_message_bytes_;
 
-  // The stream's worker alone uses these.
+  // Used by the stream's worker alone.
   SpanRow spans_;
   int32_t tag_ = 0;
   std::vector<Part> sends_;
@@ -149,7 +148,7 @@ absl::Status MessagePlane::Issue(const Collective& collective, int64_t,
 }
 
 void MessagePlane::AddSends(int64_t elem_bytes) {
-  // Each rank begins after itself, so that not all wait for one peer.
+  // Each rank begins with the next one, so that not all wait for one peer.
   for (int i = 1; i < size(); ++i) {
     const int r = (me() + i) % size();
     const Part& part = sends_[r];
@@ -185,7 +184,7 @@ void MessagePlane::PlanParts(const Collective& c) {
       case CollectiveKind::kAllReduce:
         send = whole(c.send[0]);
         receive = whole(c.recv[0]);
-        // Small ones are added by all members, which saves a round.
+        // All members add small ones, which saves a round.
         if (!IsDirect(c)) {
           const int64_t count = send.elems;
           send.begin = PieceBegin(count, n, r);
@@ -273,7 +272,7 @@ absl::Status MessagePlane::MoveAndReduce(const Collective& collective,
   const Part& own = sends_[me()];
   SegmentCursor from(own.list, elem_bytes, own.begin);
   SegmentCursor to(receives_[me()].list, elem_bytes, receives_[me()].begin);
-  // `peers` begin after this rank and go around.
+  // `peers` are in the order of ranks, beginning after this one.
   const auto reduce = [&](absl::Span<const std::byte* const> peers, int64_t,
                           int64_t elems) {
     absl::InlinedVector<Segment, 8> pieces(static_cast<size_t>(size()));

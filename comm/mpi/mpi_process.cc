@@ -184,7 +184,7 @@ class MpiLink final : public Link {
   const Neighbours& neighbours_;
   const bool all_near_;
 
-  /// A message on its way, of this sender.
+  /// An in-flight message, and its sender.
   LinkRequest incoming_;
   int incoming_from_ = -1;
   std::string incoming_message_;
@@ -205,11 +205,11 @@ struct MpiProcess::State {
 
 namespace {
 
-/// At most; it is the timeout of the last job where that is shorter, and no
-/// less than what a loaded machine takes: jobs may have the shortest timeouts.
+/// The most that MPI's end may take: the timeout of the last job, if that is
+/// shorter, but no less than what a loaded machine takes.
 constexpr absl::Duration kFinalising = absl::Seconds(30);
 constexpr absl::Duration kLeastFinalising = absl::Seconds(5);
-/// What each process gives at a time in an exchange: most blobs go at once.
+/// The bytes that each process sends at a time in an exchange.
 constexpr uint64_t kExchangedPiece = uint64_t{1} << 20;
 
 }  // namespace
@@ -256,11 +256,12 @@ MpiProcess& MpiProcess::Instance() {
 
 void MpiProcess::End() {
   MpiProcess& process = Instance();
-  // Processes that have exchanged blobs and run no job are in step, too.
+  // Processes that have exchanged blobs and run no job have ended together,
+  // too.
   if (!process.had_job_) process.is_in_step_ = process.started_;
   if (!process.CanBeFinalised()) return;
   process.Finalise();
-  // Also where MPI itself goes on, since the program has started it.
+  // Also if MPI goes on because the program has started it.
   process.Break(absl::FailedPreconditionError("EndMpi has been called in it"));
 }
 
@@ -286,9 +287,9 @@ absl::StatusOr<MpiProcess*> MpiProcess::Get() {
 
 namespace {
 
-/// Where mpirun has all processes on one host, they share memory. Open MPI
-/// would listen for others all the same, on all interfaces, and one byte of a
-/// stranger stops it for good; so would libfabric.
+/// If mpirun has all processes on one host, they share memory. By default Open
+/// MPI, and libfabric, would still listen on all interfaces, and one byte from
+/// a stranger stops Open MPI for good.
 void ListenNowhereOnOneHost() {
   const char* const here = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
   const char* const all = std::getenv("OMPI_COMM_WORLD_SIZE");
@@ -299,7 +300,7 @@ void ListenNowhereOnOneHost() {
 }  // namespace
 
 absl::Status MpiProcess::Start() {
-  // That a peer is gone is an error of MPI's, and not the end of this process.
+  // A lost peer is an error of MPI's, and does not end this process.
   struct sigaction on_broken_pipe = {};
   sigaction(SIGPIPE, nullptr, &on_broken_pipe);
   if (on_broken_pipe.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
@@ -463,7 +464,7 @@ absl::StatusOr<std::vector<std::string>> MpiProcess::Exchange(
       MpiStatus(MPI_Allgather(&mine, 1, MPI_UINT64_T, sizes.data(), 1,
                               MPI_UINT64_T, state_->world),
                 "MPI_Allgather"));
-  // MPI counts in ints, those of all together.
+  // MPI counts the bytes of all processes in an int.
   const uint64_t piece = std::min<uint64_t>(kExchangedPiece, INT_MAX / n);
   const uint64_t longest = *std::max_element(sizes.begin(), sizes.end());
   std::vector<std::string> blobs(n);

@@ -10,8 +10,8 @@
 namespace crosshatch::internal {
 namespace {
 
-/// Looks before sleeping: some tens of microseconds, about what falling asleep
-/// and waking up cost together.
+/// Polls before sleeping: some tens of microseconds, about the cost of a sleep
+/// and a wake-up.
 constexpr int kLooks = 40;
 
 }  // namespace
@@ -21,12 +21,12 @@ Poller::Poller(Link& link, std::function<bool()> take_messages)
 
 void Poller::Wait(std::unique_lock<std::mutex>& lock,
                   absl::FunctionRef<bool()> done) {
-  // What has come may be all that is waited for.
+  // The messages that have come may suffice.
   if (!has_leader_) take_messages_();
   if (done()) return;
   Waiter self{.done = done};
   waiters_.push_back(&self);
-  // A leader may sleep long because nothing was going on.
+  // The leader may be in a long sleep because nothing was going on.
   if (has_leader_ && link_.first_sleep() != link_.longest_sleep()) {
     link_.Notify(link_.rank());
   }
@@ -57,7 +57,7 @@ void Poller::Lead(std::unique_lock<std::mutex>& lock, Waiter& self) {
     }
     if (self.finished) return;
     if (++looks < kLooks) {
-      // Whoever wants to send needs the lock.
+      // Threads that send need the lock.
       lock.unlock();
       Pause();
       lock.lock();

@@ -27,7 +27,7 @@ ProcessGroup::ProcessGroup(std::shared_ptr<ProcessJob> job,
 }
 
 void ProcessGroup::Bind(Stream& stream) {
-  // Where a device's queue is bound, the rank's thread compares on its behalf.
+  // For a device's queue the rank's thread compares, not the stream.
   EventSink* const sink = context_.sink();
   if (sink == nullptr || !sink->wants_spans()) return;
   if (!context_.backend().host_addressable()) return;

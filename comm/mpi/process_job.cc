@@ -57,7 +57,7 @@ ProcessJob::ProcessJob(Link& link, absl::Duration timeout,
       poller_(link, [this] { return TakeMessages(); }),
       lost_(static_cast<size_t>(size_)),
       finished_(static_cast<size_t>(size_)),
-      // More than two looks of the watch, on a busy machine too.
+      // Longer than two polls of the watchdog, on a busy machine, too.
       clock_(
           std::clamp(timeout / 4, absl::Milliseconds(100), absl::Seconds(2))) {}
 
@@ -145,7 +145,7 @@ void ProcessJob::EndRank(const FailureNotice& notice) {
   failure_->error = BoundedError(notice.error);
   if (!failed_at_.has_value()) failed_at_ = RunningTime();
   if (context_ != nullptr) context_->Poison(ErrorFor(notice, rank_));
-  // Threads of this process that wait.
+  // Wakes the threads of this process that wait.
   link_.Notify(rank_);
 }
 
@@ -162,16 +162,15 @@ absl::Status ProcessJob::End() {
   Lock lock = TakeLock();
   function_returned_ = true;
   finished_[rank_] = true;
-  // All: one may wait in a group that this rank never came to.
+  // Sent to all ranks: one may wait in a group that this rank never came to.
   const auto post_to_all = [&](MessageKind kind) {
     std::string message;
     StartMessage({.kind = kind, .round = failed() ? 1 : 0}, message);
     for (int i = 1; i < size_; ++i) Post((rank_ + i) % size_, message);
   };
   post_to_all(MessageKind::kFinished);
-  // A sender's messages come in order, so after this none of the job is on its
-  // way: to one that has left and cannot take it, or into the next job, which
-  // would take it for one of its own.
+  // A sender's messages come in order. So from then on none of the job is in
+  // flight, to a rank that has left or into the next job.
   const auto is_over = [&] {
     const bool fails = failed() || awaits_failure_;
     return posted_.empty() && (is_decided_ || !fails) &&
@@ -185,7 +184,7 @@ absl::Status ProcessJob::End() {
            (failed_at_.has_value() && RunningTime() - *failed_at_ > timeout_);
   });
   ended_together_ = is_over() && !is_given_up_;
-  // For those that come later.
+  // Ranks that come later do not close the link either.
   if (!ended_together_) post_to_all(MessageKind::kGivenUp);
   if (awaits_failure_ && !failed()) {
     failure_ = {.world_ranks = {rank_},
@@ -264,7 +263,7 @@ void ProcessJob::WatchPlanes() {
     has_failed = true;
   }
   if (!has_failed) return;
-  // Queues that wait for a peer's part go on, and with them the rank's thread.
+  // Lets queues go on that wait for a peer's part, and the rank's thread.
   for (const Moved& moved : planes) moved.plane->Abort();
 }
 
@@ -276,8 +275,8 @@ void ProcessJob::Watch() {
   poller_.LookOnce();
   if (channel_ != nullptr) return;
   if (function_returned_ || !failed()) return;
-  // A thread cannot be stopped from outside, and to wait for ever would be the
-  // very hang that the timeout is there to prevent.
+  // A thread cannot be stopped from outside, and waiting for ever would be the
+  // very hang that the timeout prevents.
   const absl::Duration grace = ReturnGrace(timeout_);
   CH_CHECK(RunningTime() - *failed_at_ <= grace)
       << "rank " << rank_ << " did not come back within "
@@ -334,7 +333,7 @@ void ProcessJob::RecordLinkError(const absl::Status& error) {
 void ProcessJob::BreakLink(const absl::Status& why) {
   if (!link_error_.ok()) return;
   link_error_ = why;
-  // Whatever the job has failed with: the others wait for this process.
+  // Reported even if the job has failed: the others wait for this process.
   if (channel_ == nullptr) return;
   channel_->Report({.world_ranks = {rank_}, .cut_off = true, .error = why});
 }
@@ -423,7 +422,7 @@ void ProcessJob::OnNotice(const FailureNotice& notice) {
     notices_.push_back(notice);
   }
   has_notices_ = true;
-  // Whoever looks for messages takes it in, the watch at the latest.
+  // The next thread that polls handles it, at the latest the watchdog.
   link_.Notify(rank_);
 }
 
@@ -438,7 +437,7 @@ void ProcessJob::TakeNotices() {
     return static_cast<size_t>(rank) < lost_.size();
   };
   for (const FailureNotice& notice : notices) {
-    // Of processes that the job left idle.
+    // Ignores processes that have no part in the job.
     if (!notice.world_ranks.empty() &&
         std::none_of(notice.world_ranks.begin(), notice.world_ranks.end(),
                      is_here)) {

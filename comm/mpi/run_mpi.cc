@@ -18,7 +18,7 @@ absl::Status RunMpi(absl::FunctionRef<absl::Status(World&)> fn,
   CH_RETURN_IF_ERROR(internal::CheckOptions(options));
   CH_ASSIGN_OR_RETURN(internal::MpiProcess * process,
                       internal::MpiProcess::Get());
-  // Waits for the processes of the job, as long as all of them may come.
+  // Waits for the processes of the job unless one is lost.
   CH_ASSIGN_OR_RETURN(std::unique_ptr<internal::Link> link,
                       process->Open(options.ranks, options.job.timeout,
                                     [&] { return internal::LossOf(options); }));

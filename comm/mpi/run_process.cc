@@ -23,7 +23,7 @@
 namespace crosshatch::internal {
 namespace {
 
-/// The thread that watches over a job while its rank does something else.
+/// The watchdog thread of a job.
 class WatchThread {
  public:
   explicit WatchThread(ProcessJob& job) : job_(job) {}
@@ -46,8 +46,8 @@ class WatchThread {
   }
 
  private:
-  // News of a failure takes no longer than this to reach a rank that waits for
-  // nothing; to look costs some microseconds.
+  // The longest time until a rank that waits for nothing receives a failure. A
+  // poll takes some microseconds.
   static constexpr std::chrono::milliseconds kPause{20};
 
   void Watch() {
@@ -102,7 +102,7 @@ absl::Status LossOf(const MpiOptions& options) {
 
 ProcessResult RunProcess(Link& link, absl::FunctionRef<absl::Status(World&)> fn,
                          const MpiOptions& options) {
-  // What this thread has made is done when the rank reads it.
+  // Work that this thread has issued completes before the rank reads it.
   RankContext::Current().Synchronize().IgnoreError();
   const int threads = options.job.threads_per_rank > 0
                           ? options.job.threads_per_rank

@@ -80,7 +80,7 @@ absl::Status Transfer::Run(absl::FunctionRef<void()> meanwhile,
   for (int64_t number = 0; number < num_rounds_; ++number) {
     Round& round = rounds_[number % kWindow];
     if (!WaitFor(round.receives)) return Abandon();
-    // What has been taken from a peer's memory is news for it.
+    // The peer waits until its data have been received.
     NotifySenders(round);
     consumed_.clear();
     int64_t elems = 0;
@@ -116,7 +116,7 @@ void Transfer::Post(int64_t number) {
     const bool staged = flow.cursor.contiguous() < elems;
     auto& pieces =
         flow.kind == Flow::Kind::kSend ? round.sends : round.receives;
-    // The place of a staged piece is known when all have been counted.
+    // The memory of staged pieces is set when all have been counted.
     pieces.push_back({.flow = &flow,
                       .elems = elems,
                       .memory = staged ? nullptr : flow.cursor.data(),
@@ -227,7 +227,7 @@ bool Transfer::Gone(int member) const {
 absl::Status Transfer::Abandon() {
   ProcessJob::Lock lock = job_.TakeLock();
   Link& link = job_.link();
-  // Less than what a failed job gives its rank to come back.
+  // Less than the grace period of the rank of a failed job.
   const absl::Duration until = job_.RunningTime() + job_.timeout() / 2;
   const auto is_late = [&] { return job_.RunningTime() > until; };
   const auto for_each_pending = [&](auto&& function) {
@@ -243,8 +243,8 @@ absl::Status Transfer::Abandon() {
     for_each_pending([&](Piece& piece, bool receives) {
       if (receives) job_.RecordLinkError(link.CancelReceive(piece.request));
     });
-    // Only what has met its message goes on; then nothing of the others is read
-    // here any more.
+    // Only receives that have met their message go on. Then this process reads
+    // no peer's memory any more.
     const auto wait = [&](bool for_sends) {
       job_.Wait(lock, [&] {
         bool settled = true;
@@ -266,7 +266,7 @@ absl::Status Transfer::Abandon() {
     wait(/*for_sends=*/false);
     job_.LeaveRounds(group_, group_.agreements.round);
     wait(/*for_sends=*/true);
-    // Who left did so because the job had failed; its news may be on its way.
+    // A member leaves because the job has failed; the report may be in flight.
     job_.Wait(lock, [&] { return job_.failed() || is_late(); });
     for_each_pending([&](Piece& piece, bool) {
       if (Gone(piece.flow->member)) return;

@@ -34,16 +34,16 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// How long a broken connection is no error yet: the coordinator notices a
-/// process that died, and names it, within this time.
+/// How long a broken connection is no error yet. Within this time the
+/// coordinator finds a dead process and names it.
 constexpr std::chrono::seconds kGrace(5);
-/// The file descriptor of UCX ends a sleep; this bounds what a caller notices
-/// late that is no message.
+/// The longest sleep. Messages end a sleep through UCX's file descriptor; other
+/// events are noticed after it.
 constexpr std::chrono::milliseconds kSleep(50);
-/// How long a closed endpoint may take to report that it is.
+/// The longest time that closing an endpoint may take.
 constexpr absl::Duration kForced = absl::Seconds(1);
 
-/// The last one of all tags.
+/// The largest tag.
 constexpr int kHelloTag = INT32_MAX;
 
 /// The upper half of UCX's tags is the sender's rank, the lower half the tag of
@@ -54,7 +54,7 @@ uint64_t UcxTag(int from, int tag) {
   return static_cast<uint64_t>(from) << 32 | static_cast<uint64_t>(tag);
 }
 
-/// Where a process runs, and what it may share memory with.
+/// Where a process runs, and what it may share with others.
 struct Place {
   char machine[40];
   char ucx_version[16];
@@ -119,8 +119,8 @@ absl::StatusOr<std::vector<Place>> GatherPlaces(const UcxApi& api,
   return places;
 }
 
-/// The name of this machine's network interface by which `host` is reached;
-/// empty if there is none.
+/// Returns the name of this machine's network interface by which `host` is
+/// reached; empty if there is none.
 std::string InterfaceTo(absl::string_view host) {
   absl::ConsumePrefix(&host, "[");
   absl::ConsumeSuffix(&host, "]");
@@ -160,7 +160,7 @@ std::string InterfaceTo(absl::string_view host) {
   return name;
 }
 
-/// Ports of RDMA devices, as UCX names them.
+/// Returns the ports of RDMA devices, as UCX names them.
 std::vector<std::string> RdmaPorts() {
   std::vector<std::string> ports;
   std::error_code none;
@@ -236,7 +236,7 @@ class UcxLink final : public Link {
   absl::Status Connect(std::vector<std::string> addresses,
                        absl::Duration timeout,
                        absl::FunctionRef<absl::Status()> failure);
-  /// Closes all endpoints, and waits for it.
+  /// Closes all endpoints, and waits until they are closed.
   void Close(unsigned flags, absl::Duration patience);
 
   int rank() const override { return rank_; }
@@ -285,7 +285,7 @@ class UcxLink final : public Link {
   struct Peer {
     std::string address;
     ucp_ep_h endpoint = nullptr;
-    /// Why nothing goes to it any more; UCS_OK while something does.
+    /// Why the connection is broken; UCS_OK if it is not.
     ucs_status_t broken = UCS_OK;
     Clock::time_point broken_since;
   };
@@ -304,11 +304,11 @@ class UcxLink final : public Link {
         "UCX does not start: ", what, ": ", api_.ucs_status_string(why),
         "; with UCX_LOG_LEVEL=error it says why"));
   }
-  /// Null if the connection is broken.
+  /// Returns the endpoint; null if the connection is broken.
   ucp_ep_h EndpointTo(int rank);
   void Keep(ucs_status_ptr_t started, int peer, LinkRequest& request);
   void Progress() {
-    // Bounded, since others wait for the caller's lock.
+    // Bounded, because others wait for the caller's lock.
     for (int i = 0; i < 8 && api_.ucp_worker_progress(worker_) != 0; ++i) {
     }
   }
@@ -326,11 +326,11 @@ class UcxLink final : public Link {
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
   int event_fd_ = -1;
-  /// Not resized: UCX has their addresses.
+  /// Never resized, because UCX has pointers to its elements.
   std::vector<Peer> peers_;
   std::atomic<bool> sleeps_ = false;
 
-  /// A message on its way, of this sender.
+  /// An in-flight message.
   LinkRequest incoming_;
   std::string incoming_message_;
 };
@@ -423,7 +423,7 @@ void UcxLink::Close(unsigned flags, absl::Duration patience) {
   std::vector<void*> closing;
   for (Peer& peer : peers_) {
     if (peer.endpoint == nullptr) continue;
-    // One that has failed cannot be flushed.
+    // A failed endpoint cannot be flushed.
     if (peer.broken != UCS_OK) param.flags = UCP_EP_CLOSE_FLAG_FORCE;
     void* const request = api_.ucp_ep_close_nbx(peer.endpoint, &param);
     param.flags = flags;
@@ -450,7 +450,7 @@ ucp_ep_h UcxLink::EndpointTo(int rank) {
                       UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                       UCP_EP_PARAM_FIELD_ERR_HANDLER;
   params.address = reinterpret_cast<const ucp_address_t*>(peer.address.data());
-  // Without it the end of a peer is the end of this process.
+  // Otherwise the end of a peer would end this process.
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler = {.cb = OnError, .arg = &peer};
   const ucs_status_t status =
@@ -470,7 +470,7 @@ void UcxLink::Keep(ucs_status_ptr_t started, int peer, LinkRequest& request) {
     return;
   }
   request.handle = reinterpret_cast<uint64_t>(started);
-  // What was started may need progress that no event of UCX's announces.
+  // The operation may need progress that no event of UCX announces.
   WakeSleeper();
 }
 
@@ -516,7 +516,7 @@ absl::Status UcxLink::TakeControl(int& from, std::string& taken) {
          static_cast<int>(info.sender_tag >> 32), incoming_);
   }
   CH_RETURN_IF_ERROR(Test(incoming_));
-  // The rest of one whose sender is gone does not come. Those of others do.
+  // If the sender is gone the rest does not come. Messages of others do.
   if (incoming_.pending && incoming_.handle == 0)
     incoming_.pending = false;
   else if (!incoming_.pending) {
@@ -559,7 +559,7 @@ absl::Status UcxLink::CancelReceive(LinkRequest& request) {
 void UcxLink::Forget(LinkRequest& request) {
   request.pending = false;
   if (request.handle == 0) return;
-  // Does nothing to one that sends.
+  // Has no effect on a send.
   api_.ucp_request_cancel(worker_, Held(request));
   Peer& peer = peers_[static_cast<size_t>(request.peer)];
   if (api_.ucp_request_check_status(Held(request)) == UCS_INPROGRESS &&
