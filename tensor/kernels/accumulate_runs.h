@@ -11,7 +11,7 @@
 
 namespace crosshatch::internal {
 
-/// Calls f(args of one run) for each of the runs, for kernels that take one.
+/// Calls f(args of one run) for each run, for kernels that take one run.
 template <typename F>
 void ForEachRun(const AccumulateRanksArgs& args, F f) {
   if (args.runs == 1) return f(args);

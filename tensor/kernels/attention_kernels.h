@@ -26,25 +26,25 @@ struct HeadsOutput {
   int64_t head_stride = 0;
 };
 
-/// out = softmax(scores) v for each head, where the score of a query and a key
-/// that it sees is scale * q k^T + mask - slope * |distance|; query head h uses
-/// key head h / (q_heads / kv_heads).
+/// out = softmax(scores) v for each head. The score of a query and a key that
+/// it attends to is scale * q k^T + mask - slope * |distance|. Query head h
+/// uses key head h / (q_heads / kv_heads).
 ///
-/// Query i stands at key o = i + kv_len - q_len. It sees key j where all of
-/// these hold: causal: j <= o; of a window w: j > o - w; of key_ranges:
-/// ranges[i][0] <= j < ranges[i][1]; of a bool mask: its element is true. The
+/// Query i has position o = i + kv_len - q_len. It attends to key j if all of
+/// these hold: causal: j <= o; with a window w: j > o - w; with key_ranges:
+/// ranges[i][0] <= j < ranges[i][1]; with a bool mask: its element is true. The
 /// distance is o - j.
 ///
-/// A query that sees no key, or whose scores are all -inf, gives zeros, a
-/// log-sum-exp of -inf and probabilities of zero in the gradients. Memory
-/// beside the operands is of order of tiles, never q_len x kv_len, and tiles of
-/// which nothing is seen are skipped.
+/// A query without keys, or whose scores are all -inf, gives zeros, a
+/// log-sum-exp of -inf, and probabilities of zero in the gradients. Memory
+/// besides the operands is of the order of tiles, never q_len x kv_len. Fully
+/// masked tiles are skipped.
 ///
 /// With dropout each probability is 0 or divided by 1 - dropout, before the
-/// product with v: 0 where the uniform number (RandomArgs) of its element of
-/// [rows, total_heads, q_len, kv_len] is below dropout. The first batch row and
-/// the first head here are first_row and first_head there. The log-sum-exp is
-/// that without dropout.
+/// product with v: 0 if the uniform number (RandomArgs) of its element of
+/// [rows, total_heads, q_len, kv_len] is below dropout. first_row and
+/// first_head are the offsets of the local batch rows and heads in that tensor.
+/// The log-sum-exp is that without dropout.
 struct AttentionArgs {
   int64_t batch = 0;
   int64_t q_len = 0;
@@ -65,8 +65,8 @@ struct AttentionArgs {
   int64_t window = 0;  ///< 0: no bound.
   /// [batch, q_heads, q_len, kv_len], bool or floating point. Null data: none.
   KernelInput mask;
-  /// [batch, q_len, 2], the last two dims contiguous. Null: none. What lies
-  /// outside of 0 .. kv_len is no key.
+  /// [batch, q_len, 2], the last two dims contiguous. Null: none. Indices
+  /// outside of 0 .. kv_len are no keys.
   const int32_t* key_ranges = nullptr;
   int64_t key_ranges_batch_stride = 0;
   const float* slopes = nullptr;  ///< Contiguous [q_heads]. Null: none.
@@ -108,7 +108,7 @@ struct RopeArgs {
   const float* sin = nullptr;
   DType dtype = DType::kFloat32;
   bool inverse = false;  ///< Rotates back: the gradient.
-  /// Leads from one batch row's cos and sin to the next; 0: all share them.
+  /// Stride from one batch row's cos and sin to the next; 0: shared by all.
   int64_t table_batch_stride = 0;
 };
 

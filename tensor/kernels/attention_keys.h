@@ -3,12 +3,12 @@
 #define CROSSHATCH_TENSOR_KERNELS_ATTENTION_KEYS_H_
 
 /// \file
-/// Which keys a query of attention sees, but for a bool mask: a run of them.
+/// The run of keys that a query attends to, apart from a bool mask.
 ///
-/// Scores are kept less the largest that a floating point mask has for keys
-/// that the query sees (nothing, where that is -inf), which changes no
-/// probability: where a mask has -1e9 for all of them, the log-sum-exp, which
-/// is then of those scores, would have no digit left for anything else.
+/// Scores are kept relative to the largest value of a floating point mask over
+/// the query's keys (relative to 0 if that is -inf), which changes no
+/// probability. Otherwise, with a mask of -1e9 for all keys, the log-sum-exp of
+/// the scores would have no digits left for anything else.
 
 #include <cstdint>
 
@@ -25,13 +25,14 @@ struct KeyRun {
   CH_HOST_DEVICE bool empty() const { return end <= begin; }
 };
 
-/// Points to a query's range in the args' key_ranges, which are there.
+/// Returns a query's range in the args' key_ranges, which must not be null.
 CH_HOST_DEVICE inline const int32_t* KeyRangeOf(const AttentionArgs& args,
                                                 int64_t batch, int64_t query) {
   return args.key_ranges + batch * args.key_ranges_batch_stride + 2 * query;
 }
 
-/// What `query` sees by its place, and of that what `range` has.
+/// Returns the keys that `query` attends to by its position, restricted to
+/// `range`.
 /// \returns within 0 .. kv_len, or an empty run
 CH_HOST_DEVICE inline KeyRun KeysOf(const AttentionArgs& args, int64_t query,
                                     KeyRun range) {
@@ -46,8 +47,8 @@ CH_HOST_DEVICE inline KeyRun KeysOf(const AttentionArgs& args, int64_t query,
   return keys;
 }
 
-/// The index of a probability in all of the batch's, which dropout goes by:
-/// that of the first key, of whose successors each is one more.
+/// Returns the index, for dropout, of the probability of the first key in the
+/// batch's probabilities. The following keys have consecutive indices.
 CH_HOST_DEVICE inline int64_t FirstProbability(const AttentionArgs& args,
                                                int64_t batch, int64_t head,
                                                int64_t query) {

@@ -3,8 +3,8 @@
 #define CROSSHATCH_TENSOR_KERNELS_INDEX_KERNELS_H_
 
 /// \file
-/// Kernels that go by index: what a tensor of indices names, and what the index
-/// of an element decides.
+/// Kernels that depend on indices: elements selected by a tensor of indices,
+/// and values determined by an element's index.
 
 #include <cstdint>
 #include <optional>
@@ -13,22 +13,23 @@
 
 namespace crosshatch {
 
-/// What the indices of GatherArgs and ScatterArgs name: a dim, of which the
-/// tensor at hand has the elements [first, first + count).
+/// The indexed dim of GatherArgs and ScatterArgs. The local tensor has its
+/// elements [first, first + count).
 struct IndexedDim {
   /// In messages.
   const char* op = nullptr;
   int dim = 0;
   int64_t first = 0;
   int64_t count = 0;
-  /// Every index is in [0, bound), checked.
+  /// Every index must be in [0, bound), checked.
   int64_t bound = 0;
 };
 
-/// out[i.., j, k..] = src[i.., index[i.., j, k..] - first, k..], zero bytes
-/// where the index is outside of [first, first + count).
+/// out[i.., j, k..] = src[i.., index[i.., j, k..] - first, k..], zero bytes if
+/// the index is outside of [first, first + count).
 struct GatherArgs {
-  /// Index and out have it; src has the same sizes but for `count` in the dim.
+  /// The shape of index and out. src has the same sizes except for `count` in
+  /// the dim.
   KernelShape shape;
   IndexedDim at;
   KernelInput index;  ///< i32, i64 or u16.
@@ -37,10 +38,11 @@ struct GatherArgs {
 };
 
 /// out[i.., index[i.., j, k..] - first, k..] (=, +=) src[i.., j, k..], j
-/// ascending: where an index comes twice the last is written, and sums are in
-/// order. Indices outside of [first, first + count) write nothing.
+/// ascending: of equal indices the last one is written, and sums are in order.
+/// Indices outside of [first, first + count) write nothing.
 struct ScatterArgs {
-  /// Index and src have it; out has the same sizes but for `count` in the dim.
+  /// The shape of index and src. out has the same sizes except for `count` in
+  /// the dim.
   KernelShape shape;
   IndexedDim at;
   KernelInput index;  ///< i32, i64 or u16.
@@ -51,9 +53,9 @@ struct ScatterArgs {
   WriteMode mode = WriteMode::kOverwrite;
 };
 
-/// out = x / (1 - p) where the element's uniform random number u, the one that
-/// RandomKind::kUniform makes of (key, stream) and the element's index in the
-/// global tensor, is at least p; else 0. p is rounded up to a multiple of
+/// out = x / (1 - p) if the element's uniform random number u is at least p,
+/// else 0. u is that of RandomKind::kUniform for (key, stream) and the
+/// element's index in the global tensor. p is rounded up to a multiple of
 /// 2^-24.
 struct DropoutArgs {
   KernelShape shape;
@@ -62,7 +64,7 @@ struct DropoutArgs {
   double p = 0;
   uint64_t key = 0;
   uint64_t stream = 0;
-  /// Where x starts in the global tensor.
+  /// The offsets of x in the global tensor.
   int64_t offsets[kMaxKernelDims] = {};
   int64_t global_sizes[kMaxKernelDims] = {};
 };

@@ -3,7 +3,7 @@
 #define CROSSHATCH_TENSOR_KERNELS_KERNEL_TESTUTIL_H_
 
 /// \file
-/// What tests of kernels share: operands in many layouts, runs on the device
+/// Shared code of kernel tests: operands in many layouts, runs on the device
 /// under test, and comparison within derived bounds.
 
 #include <cstddef>
@@ -22,7 +22,7 @@ namespace crosshatch::kernel_test {
 using reference::Real;
 using reference::Reals;
 
-/// A generator with the same values everywhere.
+/// A generator with the same values on every machine.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
@@ -46,7 +46,7 @@ enum class LayoutKind {
   kBroadcastOuter,  ///< Inputs only: all strides but the inner one 0.
 };
 
-/// Gives memory that the device under test and the test itself both touch
+/// Allocates memory that the device under test and the test itself can access
 /// (Device::Allocate).
 template <typename T>
 struct DeviceAllocator {
@@ -73,7 +73,7 @@ class Operand {
 
   /// Fills with random values in [low, high) (integers for integer dtypes).
   Operand& Fill(Random& random, double low, double high);
-  /// Fills, row-major, with values as many as elements.
+  /// Sets the elements, in row-major order.
   Operand& Set(const Reals& values);
 
   KernelInput in() const;
@@ -90,7 +90,7 @@ class Operand {
   const Bytes& bytes() const { return bytes_; }
   void set_bytes(const Bytes& bytes) { bytes_ = bytes; }
 
-  /// \name As the operands of row and attention kernels
+  /// \name Conversions to operands of row and attention kernels
   /// @{
   RowsInput rows() const { return {data(), strides_[0]}; }
   RowsOutput rows_out() { return {data(), strides_[0]}; }
@@ -111,21 +111,21 @@ class Operand {
 
 KernelShape ShapeOf(const std::vector<int64_t>& sizes);
 
-/// Whose kernels the tests of a binary test: what the binary links in beside
-/// them calls SetDevice.
+/// The device whose kernels a test binary tests. A library that is linked in
+/// calls SetDevice.
 class Device {
  public:
   virtual ~Device() = default;
   virtual const KernelTable& kernels() const = 0;
-  /// In how many ways the same kernel runs and gives the same bits: on pools of
-  /// several widths, with threads in several orders.
+  /// Returns the number of ways to run a kernel, which must give the same bits:
+  /// on pools of several widths, with threads in several orders.
   virtual int ways() const = 0;
-  /// Of kernels that have run when their call returns.
+  /// Returns a context whose kernels have run when their call returns.
   virtual KernelContext& ContextOf(int way) const = 0;
-  /// Ends the program where a kernel that ran has found something wrong.
+  /// Ends the program if a kernel that ran has found an error.
   virtual void Check(int way) const = 0;
-  /// \name Memory that kernels and the host touch
-  /// That of the process, unless the device has another.
+  /// \name Memory that kernels and the host can access
+  /// That of the process, unless the device overrides it.
   /// @{
   virtual void* Allocate(size_t bytes) const;
   virtual void Free(void* data) const;
@@ -161,9 +161,9 @@ void RunAllWays(const std::vector<Operand*>& outputs,
                 absl::FunctionRef<void(KernelContext&)> kernel,
                 const std::string& what);
 
-/// Expects |actual - expected| <= bound for each element, where the result in
-/// the compute type may be off by `bound` and is then rounded to `dtype`.
-/// Infinities and NaN must agree. Reports the worst element.
+/// Expects |actual - expected| <= bound for each element. The result in the
+/// compute type may differ by `bound` and is then rounded to `dtype`.
+/// Infinities and NaN must match. Reports the worst element.
 void ExpectWithin(const Reals& actual, const Reals& expected,
                   const Reals& bounds, DType dtype, const std::string& what);
 
@@ -173,12 +173,12 @@ Real Gamma(DType dtype, int64_t n);
 /// The dtype that elements of `dtype` are computed in.
 DType ComputeDType(DType dtype);
 
-/// Whether AllOrFew gives few.
+/// Returns whether AllOrFew returns `few`.
 bool AreCasesFew();
 
-/// \returns `all`, or where $CROSSHATCH_KERNEL_CASES is "few", `few`. The gate
-/// says so to emulated kernels, of which it runs each and takes each way
-/// through it; the nightly run tries all sizes.
+/// Returns `all`, or `few` if $CROSSHATCH_KERNEL_CASES is "few". The gate sets
+/// it for emulated kernels, which it runs all, through each of their paths; the
+/// nightly run tries all sizes.
 template <typename T>
 std::vector<T> AllOrFew(std::initializer_list<T> all,
                         std::initializer_list<T> few) {
@@ -191,12 +191,12 @@ inline constexpr DType kAllDTypes[] = {
     DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kFloat16,
     DType::kInt32,   DType::kInt64,   DType::kUInt16,   DType::kBool};
 
-/// Memory for a kernel's workspace, aligned, with canaries behind it; the bytes
-/// asked for start as 0xFF.
+/// Memory for a kernel's workspace, aligned, with canaries after it. Its bytes
+/// are initially 0xFF.
 class Workspace {
  public:
   explicit Workspace(int64_t bytes);
-  /// Expects that nothing was written behind the workspace.
+  /// Expects that nothing was written after the workspace.
   ~Workspace();
   void* data() { return data_; }
 

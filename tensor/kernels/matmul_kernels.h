@@ -26,13 +26,13 @@ struct MatMulOutput {
   int64_t batch_strides[kMaxKernelDims] = {};
 };
 
-/// out = alpha * a b + beta * out + bias, for each of a batch: a (m, k),
+/// out = alpha * a b + beta * out + bias, for each matrix of a batch: a (m, k),
 /// b (k, n), out (m, n), bias (n) for each row. A transpose is a swap of
-/// strides. With k == 0 there is no product; with beta == 0 the old out is not
-/// read. |error| <= gamma(k + 3) * (|alpha| |a| |b| + |beta out| + |bias|), and
-/// the rounding to a 16-bit out once, or with a bias twice at most. On CUDA,
-/// where it is allowed (CudaOptions::tf32), products of float32 take a and b
-/// rounded to TF32.
+/// strides. With k == 0 the product is zero; with beta == 0 the old out is not
+/// read. |error| <= gamma(k + 3) * (|alpha| |a| |b| + |beta out| + |bias|),
+/// plus the rounding to a 16-bit out, once, or at most twice with a bias. On
+/// CUDA, if enabled (CudaOptions::tf32), products of float32 round a and b to
+/// TF32.
 struct MatMulArgs {
   int64_t m = 0;
   int64_t n = 0;
@@ -42,13 +42,13 @@ struct MatMulArgs {
   MatMulInput a;
   MatMulInput b;
   MatMulOutput out;
-  /// The one of a and b: floating point.
+  /// The dtype of a and b: floating point.
   DType dtype = DType::kFloat32;
   /// `dtype`, or f32 for 16-bit a and b.
   DType out_dtype = DType::kFloat32;
   double alpha = 1;
   double beta = 0;
-  /// n elements of `out_dtype`, one behind the other; null: none.
+  /// n contiguous elements of `out_dtype`; null: none.
   const void* bias = nullptr;
   /// matmul_workspace_bytes(args) bytes, aligned to 64; null if 0.
   void* workspace = nullptr;

@@ -3,7 +3,7 @@
 #define CROSSHATCH_TENSOR_KERNELS_MOVEMENT_KERNELS_H_
 
 /// \file
-/// Kernels that move and make data.
+/// Kernels that move and create data.
 
 #include <cstdint>
 
@@ -12,10 +12,10 @@
 
 namespace crosshatch {
 
-/// out = src, converted to out's dtype: any dtype to any other. Float to
-/// integer truncates towards zero (NaN gives 0, out of range the nearest
-/// limit), integer to narrower integer wraps, anything to bool asks for != 0,
-/// and f64 reaches 16-bit floats by way of f32.
+/// out = src, converted from any dtype to any other. Float to integer truncates
+/// towards zero (NaN gives 0, out of range the nearest limit), integer to
+/// narrower integer wraps, conversion to bool tests for != 0, and f64 is
+/// converted to 16-bit floats via f32.
 struct CopyArgs {
   KernelShape shape;
   KernelInput src;
@@ -40,8 +40,8 @@ struct ArangeArgs {
   double step = 1;
 };
 
-/// `bytes` bytes from host memory to the device's, or back. The host's stay
-/// where they are until the work is done.
+/// `bytes` bytes from host memory to the device's, or back. The host memory
+/// must stay valid until the work is done.
 struct TransferArgs {
   void* to = nullptr;
   const void* from = nullptr;

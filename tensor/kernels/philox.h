@@ -4,8 +4,8 @@
 
 /// \file
 /// Random values of single elements: the definition that vector code and other
-/// devices reproduce bit for bit. Every floating point operation is one of
-/// IEEE's (sum, product, fused multiply-add, square root); no libm.
+/// devices reproduce bit for bit. Every floating point operation is an IEEE
+/// operation (sum, product, fused multiply-add, square root); no libm.
 
 #include <algorithm>
 #include <array>
@@ -64,7 +64,7 @@ CH_HOST_DEVICE constexpr float CosCoefficient(int i) {
   return kCoefficients[i];
 }
 
-/// Bits of sqrt(1/2): where the mantissa of a logarithm's argument is cut.
+/// Bits of sqrt(1/2): the boundary for the mantissa of a logarithm's argument.
 inline constexpr int32_t kSqrtHalfBits = 0x3F3504F3;
 
 /// u in [0, 1), a multiple of 2^-24.

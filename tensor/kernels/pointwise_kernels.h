@@ -41,8 +41,8 @@ enum class UnaryOp : uint8_t {
   kNot,
 };
 
-/// out (=, +=) op(a). Dtypes are equal, except that with a 16-bit float `a` out
-/// may be f32 and the other way round.
+/// out (=, +=) op(a). Dtypes are equal, except that one of `a` and out may be a
+/// 16-bit float and the other f32.
 struct UnaryArgs {
   UnaryOp op = UnaryOp::kNeg;
   KernelShape shape;
@@ -82,7 +82,7 @@ enum class BinaryOp : uint8_t {
 };
 
 /// out (=, +=) a op b. The dtypes of a, b and out are equal (out is bool for
-/// comparisons), except that 16-bit floats and f32 mix at will.
+/// comparisons), except that 16-bit floats and f32 mix freely.
 struct BinaryArgs {
   BinaryOp op = BinaryOp::kAdd;
   KernelShape shape;
@@ -113,7 +113,7 @@ struct SiluMulArgs {
   KernelOutput out;
 };
 
-/// Gradients of SiluMulArgs; those not wanted are not computed.
+/// Gradients of SiluMulArgs; those with null outputs are not computed.
 struct SiluMulBackwardArgs {
   KernelShape shape;
   KernelInput grad;

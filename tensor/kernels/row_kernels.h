@@ -56,8 +56,7 @@ struct RmsNormArgs {
   double eps = 0;
 };
 
-/// Gradients of RmsNormArgs. dx is overwritten; what is not wanted is not
-/// computed.
+/// Gradients of RmsNormArgs. dx is overwritten; null outputs are not computed.
 struct RmsNormBackwardArgs {
   int64_t rows = 0;
   int64_t cols = 0;
@@ -134,10 +133,10 @@ struct CrossEntropyArgs {
   DType dtype = DType::kFloat32;
 };
 
-/// The pieces for logits that hold only the classes [first, first + cols):
-/// sum_exp[r] = sum of exp(logits[r, :] - row_max[r]); picked[r] =
-/// logits[r, target - first] where the target is among these classes, else 0.
-/// Loss = log(total sum_exp) + row_max - total picked. (row_max: reduce.)
+/// The parts for logits that hold only the classes [first, first + cols):
+/// sum_exp[r] = sum of exp(logits[r, :] - row_max[r]); picked[r] = logits[r,
+/// target - first] if the target is among these classes, else 0. Loss =
+/// log(total sum_exp) + row_max - total picked. (row_max: reduce.)
 struct CrossEntropyShardArgs {
   int64_t rows = 0;
   int64_t cols = 0;
@@ -167,8 +166,8 @@ struct CrossEntropyBackwardArgs {
   DType dtype = DType::kFloat32;
 };
 
-/// out[r] = table[ids[r] - first], zeros where the id is outside of [first,
-/// first + table_rows).
+/// out[r] = table[ids[r] - first], zeros if the id is outside of [first, first
+/// + table_rows).
 struct EmbeddingArgs {
   int64_t rows = 0;
   int64_t cols = 0;
@@ -182,7 +181,7 @@ struct EmbeddingArgs {
 };
 
 /// dtable[id - first] (=, +=) the sum, in order of r, of grad[r] over the rows
-/// with that id; ids outside of [first, first + table_rows) are left out.
+/// with that id. Ids outside of [first, first + table_rows) are skipped.
 struct EmbeddingBackwardArgs {
   int64_t rows = 0;
   int64_t cols = 0;

@@ -3,8 +3,8 @@
 #define CROSSHATCH_TENSOR_KERNELS_TRAINING_KERNELS_H_
 
 /// \file
-/// What training needs beside the ops: the optimizer, random values, sums over
-/// ranks.
+/// Kernels for training besides the ops: the optimizer, random values, sums
+/// over ranks.
 
 #include <cstdint>
 
@@ -41,10 +41,10 @@ enum class RandomKind : uint8_t {
   kNormal,   ///< a + b * z with z standard normal.
 };
 
-/// Random values by global element index: the same element of the same tensor
-/// has the same bits whichever shard it is made in. An element of row-major
-/// index e in the global tensor takes the Philox4x32-10 block of key `key` and
-/// counter (low e, high e, low stream, high stream).
+/// Random values by global element index: an element of a tensor has the same
+/// bits in whichever shard it is computed. An element of row-major index e in
+/// the global tensor takes the Philox4x32-10 block of key `key` and counter
+/// (low e, high e, low stream, high stream).
 struct RandomArgs {
   RandomKind kind = RandomKind::kNormal;
   void* out = nullptr;  ///< Contiguous, of the box's sizes.
@@ -54,7 +54,7 @@ struct RandomArgs {
   uint64_t stream = 0;
   /// Sizes of the box that is filled.
   KernelShape box;
-  /// Where the box starts in the global tensor.
+  /// The offsets of the box in the global tensor.
   int64_t offsets[kMaxKernelDims] = {};
   int64_t global_sizes[kMaxKernelDims] = {};
   double a = 0;
@@ -62,9 +62,9 @@ struct RandomArgs {
 };
 
 /// out[i] = scale * (sources[0][i] op sources[1][i] op ...), in this order, on
-/// runs of contiguous elements that lie evenly. 16-bit floats accumulate in
-/// float and are rounded once. ReduceOp::kAvg also divides by num_sources. Out
-/// may be one of the sources.
+/// evenly spaced runs of contiguous elements. 16-bit floats accumulate in float
+/// and are rounded once. ReduceOp::kAvg also divides by num_sources. Out may be
+/// one of the sources.
 struct AccumulateRanksArgs {
   ReduceOp op = ReduceOp::kSum;
   /// Array of num_sources >= 1 pointers; read while the kernel runs.
@@ -77,8 +77,8 @@ struct AccumulateRanksArgs {
   /// Floating point only (1 for integers).
   double scale = 1;
   int64_t runs = 1;
-  /// Elements from one run to the next: of each source, read while the kernel
-  /// runs, and of out. Not used for one run.
+  /// Strides between runs: of each source, read while the kernel runs, and of
+  /// out. Not used for one run.
   const int64_t* source_strides = nullptr;
   int64_t out_stride = 0;
 };

@@ -3,7 +3,7 @@
 #define CROSSHATCH_TENSOR_KERNELS_WINDOW_KERNELS_H_
 
 /// \file
-/// Windows of images, which make a convolution a product of matrices, and their
+/// Windows of images, with which a convolution is a matrix product, and their
 /// sum.
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace crosshatch {
 
-/// Windows along a dim of `size` elements: element k of window w is element
-/// w * stride + k * dilation - padding of the dim, or a zero beside it.
+/// Windows along a dim of `size` elements: element k of window w is element w *
+/// stride + k * dilation - padding of the dim, or a zero outside of it.
 struct WindowDim {
   int64_t size = 1;
   int64_t windows = 1;
@@ -29,8 +29,8 @@ struct WindowDim {
   }
 };
 
-/// Both ways: images [N, C, H, W], and windows [N, windows of H, windows of W,
-/// C, kernel of H, kernel of W], both contiguous.
+/// For both directions: images [N, C, H, W], and windows [N, windows of H,
+/// windows of W, C, kernel of H, kernel of W], both contiguous.
 struct WindowsArgs {
   int64_t images = 0;
   int64_t channels = 0;
