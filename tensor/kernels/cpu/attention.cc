@@ -20,9 +20,9 @@
 namespace crosshatch::internal {
 namespace {
 
-/// Work is cut by (batch, key head); where these are few, forward also deals
-/// out the query tiles of each in `shares`. A share packs keys and values
-/// again.
+/// Work is split by (batch, key head). If there are few of these, forward also
+/// splits the query tiles of each into `shares`. Each share packs keys and
+/// values again.
 struct ForwardCut {
   int64_t shares;
   int64_t units;
@@ -57,7 +57,7 @@ namespace crosshatch {
 namespace HWY_NAMESPACE {
 namespace {
 
-/// One (batch, key head) or a share of its query tiles.
+/// Computes one (batch, key head) or a share of its query tiles.
 template <typename T>
 void ForwardUnit(const AttentionArgs& args, const internal::ForwardCut& cut,
                  int64_t unit, T* workspace) {
@@ -75,7 +75,7 @@ void ForwardUnit(const AttentionArgs& args, const internal::ForwardCut& cut,
   T* const out = queries + kQueries * dim;
   T* const scores = out + kQueries * dim;  // [kQueries][kKeys]
 
-  // The keys pass through the place of the values.
+  // The keys are loaded via the values' memory.
   LoadRows(args, args.k, b, kv_head, 0, args.kv_len, T(1), values);
   TransposeRows(values, args.kv_len, dim, key_tiles);
   LoadRows(args, args.v, b, kv_head, 0, args.kv_len, T(1), values);
@@ -122,7 +122,7 @@ void ForwardUnit(const AttentionArgs& args, const internal::ForwardCut& cut,
                        mask_shifts[first + r], row);
           T& old_max = max[first + r];
           const T new_max = std::max(old_max, MaxOf(row, of_row[r].end));
-          // Of nothing but -inf so far: any finite shift gives zeros.
+          // All scores so far are -inf: any finite shift gives zeros.
           shift[r] = FiniteShift(new_max);
           factor[r] = old_max - shift[r];
           old_max = new_max;

@@ -58,8 +58,8 @@ void ScoreGradients(const T* HWY_RESTRICT probabilities,
   }
 }
 
-/// The same where `kept` are the probabilities after dropout, which dscores are
-/// the gradients of.
+/// The same if `kept` are the probabilities after dropout, whose gradients are
+/// dscores.
 template <typename T>
 void DroppedScoreGradients(const T* HWY_RESTRICT probabilities,
                            const T* HWY_RESTRICT kept, T* HWY_RESTRICT dscores,
@@ -116,7 +116,7 @@ void BackwardUnit(const AttentionBackwardArgs& all, int64_t unit,
     for (int64_t begin = 0; begin < args.q_len; begin += kQueries) {
       const int64_t rows = std::min(kQueries, args.q_len - begin);
       LoadRows(args, all.grad, b, head, begin, rows, T(1), grads);
-      // The forward output passes through the place of dqueries.
+      // The forward output is loaded via the memory of dqueries.
       const HeadsInput out = {args.out.data, args.out.batch_stride,
                               args.out.time_stride, args.out.head_stride};
       LoadRows(args, out, b, head, begin, rows, T(1), dqueries);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// What the forward and the backward of attention have in common: tiles of
-/// queries and keys, what masks show of them, and probabilities of a row.
+/// Shared code of attention's forward and backward: tiles of queries and keys,
+/// masks, and the probabilities of a row.
 
 #if defined(CROSSHATCH_TENSOR_KERNELS_CPU_ATTENTION_TILES_INL_H_) == \
     defined(HWY_TARGET_TOGGLE)
@@ -42,7 +42,7 @@ inline int64_t KeyTiles(const AttentionArgs& args) {
 inline int64_t QueryTiles(const AttentionArgs& args) {
   return (args.q_len + kQueries - 1) / kQueries;
 }
-/// Head dim with the padding that tiles of products want.
+/// Returns the head dim padded as products of tiles require.
 inline int64_t PaddedDim(const AttentionArgs& args) {
   return (args.head_dim + 15) / 16 * 16;
 }
@@ -109,7 +109,7 @@ inline internal::KeyRun RangeOf(const AttentionArgs& args, int64_t batch,
   return {range[0], range[1]};
 }
 
-/// What the up to kQueries queries from `begin` on see.
+/// The keys that up to kQueries queries from `begin` on attend to.
 class SeenKeys {
  public:
   SeenKeys(const AttentionArgs& args, int64_t batch, int64_t begin,
@@ -130,15 +130,15 @@ class SeenKeys {
 
   internal::KeyRun run(int64_t row) const { return runs_[row]; }
 
-  /// Key tiles [first_tile, tiles) are seen by any.
+  /// Key tiles [first_tile, tiles) have keys of some query.
   int64_t first_tile() const { return first_tile_; }
   int64_t tiles() const { return tiles_; }
 
-  /// Calls body(first, count, keys, rows) for groups of the queries, of which
-  /// `keys` of the tile that starts at `key` are seen by any: one group where
-  /// all see all, groups of 16 along borders. keys.begin is a multiple of
-  /// kGemmColumns, and rows[r] is what query first + r sees, counted from
-  /// there.
+  /// Calls body(first, count, keys, rows) for groups of the queries. `keys` are
+  /// the keys of the tile at `key` that some query of the group attends to.
+  /// There is one group if all attend to all keys, and groups of 16 along
+  /// borders. keys.begin is a multiple of kGemmColumns, and rows[r] has the
+  /// keys of query first + r, relative to it.
   template <typename F>
   HWY_INLINE void ForGroups(int64_t key, F&& body) const {
     const int64_t all = std::min(kKeys, kv_len_ - key);
@@ -182,7 +182,7 @@ struct HeadAt {
   int64_t head;
 };
 
-/// What the mask has for `count` keys from `key` on.
+/// Loads the mask's values for `count` keys from `key` on.
 template <typename T>
 void LoadMask(const AttentionArgs& args, const HeadAt& at, int64_t query,
               int64_t key, int64_t count, T* to) {
@@ -210,14 +210,16 @@ T MaxOf(const T* HWY_RESTRICT row, int64_t count) {
   return hn::GetLane(hn::MaxOfLanes(d, max));
 }
 
-/// What scores are shifted by whose maximum or log-sum-exp is `x`: where all
-/// are -inf, and -inf less -inf would be NaN, their exponentials are zeros.
+/// Returns the shift of scores whose maximum or log-sum-exp is `x`. If all
+/// scores are -inf, the shift is finite, because -inf - -inf would be NaN; the
+/// exponentials are then zeros.
 template <typename T>
 T FiniteShift(T x) {
   return x == -std::numeric_limits<T>::infinity() ? T(0) : x;
 }
 
-/// What scores of the queries from `begin` on are kept less by, in `shifts`.
+/// Computes the shifts that are subtracted from the scores of the queries from
+/// `begin` on.
 template <typename T>
 void MaskShifts(const AttentionArgs& args, const HeadAt& at,
                 const SeenKeys& seen, int64_t begin, int64_t rows, T* shifts) {
@@ -236,7 +238,7 @@ void MaskShifts(const AttentionArgs& args, const HeadAt& at,
   }
 }
 
-/// Whether the mask leaves any of the keys to any of `rows` queries.
+/// Returns whether the mask allows any of the keys to any of `rows` queries.
 template <typename T>
 bool MaskShowsAny(const AttentionArgs& args, const HeadAt& at, int64_t query,
                   int64_t rows, int64_t key, int64_t count) {
@@ -253,9 +255,9 @@ bool MaskShowsAny(const AttentionArgs& args, const HeadAt& at, int64_t query,
   return false;
 }
 
-/// Makes scores of the products in `row`, which begins at key `key`: those of
-/// the keys in `seen`, counted from there, get what is added to them; those
-/// before them become -inf.
+/// Turns the products in `row`, which begins at key `key`, into scores: adds
+/// the biases for the keys in `seen`, relative to `key`; those before them
+/// become -inf.
 template <typename T>
 HWY_INLINE void FinishScores(const AttentionArgs& args, const HeadAt& at,
                              int64_t query, int64_t key, internal::KeyRun seen,
@@ -285,7 +287,7 @@ HWY_INLINE void FinishScores(const AttentionArgs& args, const HeadAt& at,
   std::fill(row, row + seen.begin, kHidden);
 }
 
-/// to = row with dropout, for the keys from `key` on.
+/// Applies dropout to `row`, for the keys from `key` on.
 template <typename T>
 void DropRow(const AttentionArgs& args, const HeadAt& at, int64_t query,
              int64_t key, int64_t count, const T* row, T* to) {
@@ -293,7 +295,7 @@ void DropRow(const AttentionArgs& args, const HeadAt& at, int64_t query,
                                RandomKind::kUniform, 0, 1};
   const auto bound =
       static_cast<float>(std::ceil(args.dropout * 0x1.0p24) * 0x1.0p-24);
-  // Of dropout 1 nothing is kept.
+  // With dropout 1 nothing is kept.
   const auto scale =
       static_cast<T>(args.dropout < 1 ? 1 / (1 - args.dropout) : 0);
   float u[kKeys];

@@ -25,8 +25,9 @@ using internal::Blocking;
 using internal::RowCursor;
 using internal::StridedLoop;
 
-/// Converts block by block. Operand 0 of the loop is written, 1 read. C is what
-/// the source's dtype is computed in, through which all conversions go.
+/// Converts block by block. Operand 0 of the loop is written, operand 1 is
+/// read. C is the compute type of the source's dtype, through which all
+/// conversions go.
 template <typename C>
 void ConvertBlocks(const StridedLoop& loop, const CopyArgs& args,
                    KernelContext& context) {
@@ -150,9 +151,9 @@ void CopyRows(const StridedLoop& loop, const CopyArgs& args,
             });
 }
 
-/// The output's inner dim is contiguous, and so is dim `d` of the source: goes
-/// through both in tiles, so that cache lines of either are used whole, and by
-/// way of a buffer, since lines a power of two apart push each other out.
+/// The output's inner dim is contiguous, and so is dim `d` of the source.
+/// Copies in tiles, so that whole cache lines of both are used, and via a
+/// buffer, because lines a power of two apart evict each other.
 template <typename T>
 void CopyTransposed(const StridedLoop& loop, int d, const CopyArgs& args,
                     KernelContext& context) {
@@ -162,7 +163,7 @@ void CopyTransposed(const StridedLoop& loop, int d, const CopyArgs& args,
   const int64_t inner = loop.sizes[last];
   const int64_t to_stride = loop.strides[0][d];
   const int64_t from_stride = loop.strides[1][last];
-  // The other dims, and a dim of one element in the place of the inner one.
+  // The other dims, with a dim of one element in place of the inner one.
   StridedLoop others = loop;
   others.sizes[d] = 1;
   others.sizes[last] = 1;

@@ -3,7 +3,7 @@
 #define CROSSHATCH_TENSOR_KERNELS_CPU_COPY_RUN_H_
 
 /// \file
-/// Copying runs of elements of one dtype, of which only the size matters.
+/// Copies runs of elements of one dtype, of which only the size matters.
 
 #include <cstdint>
 

@@ -12,8 +12,8 @@
 namespace crosshatch::internal {
 namespace {
 
-// Lanes that go on side by side, as an addition waits for the one before it in
-// the same lane only. Fewer where each is a stream of memory of its own.
+// Lanes that are summed together, because an addition depends on the previous
+// one in the same lane only. Fewer if each lane is a separate memory stream.
 constexpr int64_t kBlock = 64;
 constexpr int64_t kFarBlock = 8;
 

@@ -32,7 +32,7 @@ void DropoutAs(const DropoutArgs& args, KernelContext& context) {
                                1};
   const auto bound =
       static_cast<float>(std::ceil(args.p * 0x1.0p24) * 0x1.0p-24);
-  // Of p = 1 nothing is kept.
+  // With p = 1 nothing is kept.
   const auto scale = static_cast<T>(args.p < 1 ? 1 / (1 - args.p) : 0);
 
   // Operand 0: x, 1: the local elements, 2: the global ones.

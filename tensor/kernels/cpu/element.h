@@ -3,8 +3,8 @@
 #define CROSSHATCH_TENSOR_KERNELS_CPU_ELEMENT_H_
 
 /// \file
-/// Conversions of single elements, free of branches so that loops of them
-/// vectorize, and the same as those of dtype.h.
+/// Conversions of single elements, without branches so that loops vectorize,
+/// with the results of dtype.h.
 
 #include <bit>
 #include <cstdint>
@@ -80,8 +80,8 @@ inline To ConvertElement(From x) {
     return ToFloat16(static_cast<float>(x));
   } else if constexpr (std::is_floating_point_v<From> &&
                        std::is_integral_v<To>) {
-    // Both limits are exact or round up to a power of two, so that `<` leaves
-    // only what the cast can take.
+    // Both limits are exact or round up to a power of two, so that values below
+    // the limit fit the cast.
     constexpr From kLow = static_cast<From>(std::numeric_limits<To>::min());
     constexpr From kHigh = static_cast<From>(std::numeric_limits<To>::max());
     if (!(x == x)) return 0;

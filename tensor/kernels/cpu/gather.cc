@@ -16,9 +16,9 @@ constexpr int64_t kPiece = 1024;
 // Operands of the loop.
 enum { kIndex, kSource, kOut };
 
-/// `count` elements of a row of the loop: to[i] = the source's element at
-/// `src` + i and the place that index[i] names. Nothing is read, nor pointed
-/// to, of a source that has nothing of the dim.
+/// Gathers `count` elements of a row of the loop: to[i] = the source's element
+/// at `src` + i and the position index[i]. Reads no source and computes no
+/// pointer into it if the source has no elements along the dim.
 template <typename T, typename I>
 void GatherRun(const GatherArgs& args, const StridedLoop& loop, const I* index,
                int64_t src, T* to, int64_t count) {
@@ -55,7 +55,7 @@ template <typename T, typename I>
 void GatherAs(const GatherArgs& args, KernelContext& context) {
   int64_t src_strides[kMaxKernelDims];
   std::copy(args.src.strides, args.src.strides + kMaxKernelDims, src_strides);
-  // The index says how far along.
+  // The index determines the offset along the dim.
   src_strides[args.at.dim] = 0;
   const auto loop = StridedLoop::Make(
       args.shape, {args.index.strides, src_strides, args.out.strides}, -1);

@@ -10,13 +10,13 @@
 namespace crosshatch::internal {
 namespace {
 
-// Some machines advertise AMX and fault on it, and products of float32 are
-// float32 whatever the environment asks of oneDNN. An instruction set that the
-// environment names is kept. Good only before oneDNN's first use.
+// Some machines advertise AMX and fault on it, and products of float32 must be
+// float32 whatever the environment sets for oneDNN. An instruction set named in
+// the environment is kept. Effective only before oneDNN's first use.
 bool Guard() {
   if (std::getenv("ONEDNN_MAX_CPU_ISA") == nullptr &&
       std::getenv("DNNL_MAX_CPU_ISA") == nullptr) {
-    // Refused where the program has used oneDNN by itself: then that stands.
+    // Fails if the program has already used oneDNN; its setting then stays.
     dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx512_core_bf16);
   }
   CH_CHECK(dnnl_set_default_fpmath_mode(dnnl_fpmath_mode_strict) ==
@@ -31,7 +31,7 @@ void Gemm(int64_t m, int64_t n, int64_t k, float alpha,
           GemmMatrix<float> c) {
   static const bool guarded = Guard();
   CH_CHECK(guarded);
-  // The threads are ours: oneDNN's OpenMP must start none of its own. The
+  // The library has its own threads: oneDNN's OpenMP must not start any. The
   // setting belongs to the calling thread.
   thread_local const bool single_threaded = [] {
     omp_set_num_threads(1);

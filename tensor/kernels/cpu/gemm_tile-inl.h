@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// Products of small matrices that lie in the cache, without packing.
+/// Products of small matrices that are in the cache, without packing.
 
 #if defined(CROSSHATCH_TENSOR_KERNELS_CPU_GEMM_TILE_INL_H_) == \
     defined(HWY_TARGET_TOGGLE)
@@ -23,7 +23,7 @@ namespace HWY_NAMESPACE {
 /// instruction set; callers pad with zeros.
 constexpr int64_t kGemmColumns = 16;
 
-/// How a of a product lies in memory: its rows are contiguous, or its columns.
+/// The memory order of a: contiguous rows or contiguous columns.
 enum class TileOrder { kRows, kColumns };
 
 /// c (m, n) = a b, or c += a b with kAdd: rows (or columns) of a (m, k) are

@@ -3,7 +3,7 @@
 #define CROSSHATCH_TENSOR_KERNELS_CPU_INDICES_H_
 
 /// \file
-/// Reading indices of the dtypes there are.
+/// Reads indices of all index dtypes.
 
 #include <cstdint>
 
@@ -27,8 +27,8 @@ void DispatchIndices(const IndexedDim& at, DType dtype, F&& f) {
   }
 }
 
-/// The place of `index` in what is at hand: outside of [0, at.count) where it
-/// is not there. Checks that the index names something.
+/// Returns the position of `index` in the local tensor: outside of [0,
+/// at.count) if it is not local. Checks that the index is in range.
 inline int64_t PlaceOf(const IndexedDim& at, int64_t index) {
   CH_CHECK(index >= 0 && index < at.bound)
       << at.op << ": index " << index << " is out of range: dim " << at.dim

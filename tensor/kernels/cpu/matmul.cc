@@ -13,13 +13,13 @@
 namespace crosshatch::internal {
 namespace {
 
-/// Elements of a panel that is staged, as far as 64 rows or columns allow.
+/// Elements of a staged panel, if 64 rows or columns allow it.
 constexpr int64_t kPanelElements = int64_t{1} << 20;
 
 constexpr MatMulHelpers kHelpers = {CpuCopy, CpuFill, CpuUnary, CpuBinary};
 
-/// The operands that go through contiguous copies in the compute type, panel by
-/// panel.
+/// The operands that are copied to contiguous memory in the compute type, panel
+/// by panel.
 struct Staging {
   /// \param args as NormalizedMatMul returns them.
   explicit Staging(const MatMulArgs& args)
@@ -59,9 +59,8 @@ struct Staging {
   int64_t out_elements;
 };
 
-/// The problem in the form that is computed: out's rows contiguous where that
-/// can be had by transposing the whole product, and a batch that shares b one
-/// taller matrix.
+/// The problem in its computed form: out's rows contiguous if transposing the
+/// product achieves that, and a batch that shares b as one taller matrix.
 struct Problem {
   explicit Problem(const MatMulArgs& original)
       : args(NormalizedMatMul(original)),
@@ -79,10 +78,10 @@ struct Problem {
   StridedLoop batch;
 };
 
-/// How a product is cut into pieces for threads, by its size alone, so that its
+/// Splits a product into pieces for threads, by its size alone, so that its
 /// bits do not depend on the number of threads. Each piece is at least 32 in
-/// both dims and worth some 150 microseconds: a piece packs its operands anew,
-/// so that pieces of a tenth of that took a quarter longer.
+/// both dims and takes some 150 microseconds. Each piece packs its operands
+/// again: pieces of a tenth of that took a quarter longer.
 struct Grid {
   int64_t rows = 1;
   int64_t cols = 1;
@@ -111,7 +110,7 @@ Grid MakeGrid(int64_t m, int64_t n, int64_t k, int64_t batch) {
 }
 
 /// A matrix in memory of the compute type, with any two strides that
-/// HasLeadingStride takes one way or the other.
+/// HasLeadingStride accepts, possibly transposed.
 template <typename T>
 struct Strided {
   T* data;
@@ -170,7 +169,7 @@ Product<T> WholeProduct(const Problem& problem, const RowCursor& cursor) {
            args.out.row_stride, args.out.col_stride}};
 }
 
-/// Nothing to stage: all pieces of all products at once.
+/// Without staging: all pieces of all products at once.
 template <typename T>
 void MultiplyInPlace(const Problem& problem, KernelContext& context) {
   const MatMulArgs& args = problem.args;

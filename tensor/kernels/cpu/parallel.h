@@ -3,7 +3,7 @@
 #define CROSSHATCH_TENSOR_KERNELS_CPU_PARALLEL_H_
 
 /// \file
-/// How kernels cut their work: by its size alone, never by the pool's width.
+/// Splits the work of kernels by its size alone, never by the pool's width.
 
 #include <algorithm>
 #include <bit>
@@ -20,8 +20,8 @@ namespace crosshatch::internal {
 inline constexpr int64_t kPartGrain = 16384;
 inline constexpr int64_t kMaxParts = 64;
 
-/// Parts for `items` items of `cost` steps each; 0 without items. Few parts are
-/// a power of two, as widths of pools mostly are.
+/// Returns the parts for `items` items of `cost` steps each; 0 without items.
+/// Few parts are a power of two, as pool widths usually are.
 inline int64_t PartsFor(int64_t items, int64_t cost) {
   if (items <= 0) return 0;
   const int64_t by_cost = items * std::max<int64_t>(cost, 1) / kPartGrain;
@@ -42,7 +42,7 @@ inline PartRange RangeOfPart(int64_t items, int64_t parts, int64_t part) {
   return {begin, begin + base + (part < rest ? 1 : 0)};
 }
 
-/// Calls body(part) for each part, on the context's pool where it has one.
+/// Calls body(part) for each part, on the context's pool if it has one.
 inline void ForParts(KernelContext& context, int64_t parts,
                      absl::FunctionRef<void(int64_t)> body) {
   if (parts == 1 || context.pool == nullptr) {

@@ -47,7 +47,7 @@ void Random(const RandomArgs& args, KernelContext& context) {
   const auto loop = StridedLoop::Make(args.box, {local, global}, -1);
   if (loop.total() == 0) return;
   const int64_t inner = loop.inner();
-  // Not 1 where the box is one element wide.
+  // Not 1 if the box is one element wide.
   const int64_t step = loop.inner_stride(1);
   const int64_t pieces = (inner + kPiece - 1) / kPiece;
   internal::ForRanges(

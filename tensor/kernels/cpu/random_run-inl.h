@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// Random values of consecutive elements, in vectors where the target has what
-/// that needs, with the bits of philox.h.
+/// Random values of consecutive elements, in vectors if the target supports it,
+/// with the bits of philox.h.
 
 #if defined(CROSSHATCH_TENSOR_KERNELS_CPU_RANDOM_RUN_INL_H_) == \
     defined(HWY_TARGET_TOGGLE)
@@ -21,7 +21,7 @@ HWY_BEFORE_NAMESPACE();
 namespace crosshatch {
 namespace HWY_NAMESPACE {
 
-/// What all elements share.
+/// The parameters of all elements.
 struct Generator {
   uint64_t key;
   uint64_t stream;

@@ -27,7 +27,7 @@ namespace {
 using internal::RowCursor;
 using internal::StridedLoop;
 
-/// The input's dims, split into those that stay and those that are reduced.
+/// The input's dims, split into kept and reduced ones.
 struct Plan {
   StridedLoop kept;     ///< Operand 0: the input, 1: the output.
   StridedLoop reduced;  ///< Operand 0: the input.
@@ -51,7 +51,8 @@ Plan MakePlan(const ReduceArgs& args) {
     }
   }
   Plan plan;
-  // The order of what is reduced fixes the tree of the sum: that of the dims.
+  // The order of the reduced dims determines the tree of the sum: the order of
+  // the dims.
   plan.reduced = StridedLoop::Make(reduced, {reduced_in}, -1);
   plan.kept = StridedLoop::Make(kept, {kept_in, kept_out}, 1);
   plan.outputs = plan.kept.total();
@@ -66,8 +67,8 @@ int64_t OffsetOf(const StridedLoop& loop, int operand, int64_t index) {
          index % loop.inner() * loop.inner_stride(operand);
 }
 
-/// Copies terms [begin, begin + count) of one output into a buffer, or gives
-/// their address where they are contiguous.
+/// Copies terms [begin, begin + count) of one output into a buffer, or returns
+/// their address if they are contiguous.
 template <typename C>
 const C* Terms(const StridedLoop& reduced, const void* base, DType dtype,
                int64_t begin, int64_t count, C* buffer) {
@@ -126,7 +127,7 @@ void Write(const ReduceArgs& args, const Plan& plan, int64_t output, C value) {
   StoreRun(&value, to, args.out.dtype, 1, 1);
 }
 
-/// Few outputs of many terms: the terms of each are shared out.
+/// Few outputs of many terms: distributes the terms of each over threads.
 template <typename C>
 void ReduceLong(const Reduction<C>& op, const ReduceArgs& args,
                 const Plan& plan, KernelContext& context) {
@@ -150,7 +151,7 @@ void ReduceLong(const Reduction<C>& op, const ReduceArgs& args,
   }
 }
 
-/// One output after the other, outputs shared out.
+/// One output after another, distributed over threads.
 template <typename C>
 void ReduceRows(const Reduction<C>& op, const ReduceArgs& args,
                 const Plan& plan, KernelContext& context) {
@@ -167,7 +168,7 @@ void ReduceRows(const Reduction<C>& op, const ReduceArgs& args,
                       });
 }
 
-/// Outputs that lie side by side in the input: reduces whole rows of them.
+/// Outputs that are adjacent in the input: reduces whole rows of them.
 template <typename C>
 void ReduceColumns(const Reduction<C>& op, const ReduceArgs& args,
                    const Plan& plan, KernelContext& context) {

@@ -32,8 +32,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 constexpr int64_t kReduceRun = 1024;
 constexpr int64_t kReduceLanes = 32;
 
-// An operation gives the neutral value, what a term is of an element, and how
-// two partial results become one, for numbers and for vectors.
+// An operation: the neutral value, the term of an element, and the combination
+// of two partial results, for numbers and for vectors.
 struct SumOp {
   template <typename C>
   static constexpr C Identity() {
@@ -142,8 +142,8 @@ C ReduceRun(const C* from, int64_t count) {
       }
     }
   } else {
-    // Four chains of vectors at a time; a target of short vectors goes over
-    // the run more than once.
+    // Four chains of vectors at a time; targets with short vectors process the
+    // run several times.
     const hn::CappedTag<C, kReduceLanes / 4> d;
     using V = hn::Vec<decltype(d)>;
     const auto n = static_cast<int64_t>(hn::Lanes(d));
@@ -191,15 +191,15 @@ void MergeRow(const C* HWY_RESTRICT from, C* HWY_RESTRICT to, int64_t count) {
   for (int64_t i = 0; i < count; ++i) to[i] = Op::Combine(from[i], to[i]);
 }
 
-/// An operation by the addresses of what it does to whole runs, so that what
-/// calls them is compiled once for all operations.
+/// An operation as function pointers for whole runs, so that its callers are
+/// compiled once for all operations.
 template <typename C>
 struct Reduction {
   C identity;
   C (*combine)(C a, C b);
   C (*run)(const C* from, int64_t count);  ///< ReduceRun
-  // To `count` partial results side by side: become terms, take one more each,
-  // are combined with those of earlier terms.
+  // For `count` adjacent partial results: set to terms, add one more term each,
+  // combine with those of earlier terms.
   void (*set_row)(const C* from, C* to, int64_t count);
   void (*add_row)(const C* from, C* to, int64_t count);
   void (*merge_row)(const C* from, C* to, int64_t count);
@@ -244,8 +244,8 @@ class PairwiseStack {
   C levels_[64];
 };
 
-/// The same for kColumns reductions side by side: runs of kRows rows one after
-/// the other, runs in pairs.
+/// The same for kColumns adjacent reductions: runs of kRows rows one after
+/// another, runs in pairs.
 template <typename C>
 class ColumnStack {
  public:
@@ -259,7 +259,7 @@ class ColumnStack {
     runs_ = 0;
   }
 
-  /// Takes a row of `columns` <= kColumns elements, as many each time.
+  /// Adds a row of `columns` <= kColumns elements, equally many each time.
   void Push(const C* row, int64_t columns) {
     (rows_ == 0 ? op_.set_row : op_.add_row)(row, run_, columns);
     if (++rows_ == kRows) Carry(columns);
@@ -297,7 +297,7 @@ class ColumnStack {
   int64_t rows_ = 0;
   int64_t runs_ = 0;
   HWY_ALIGN C run_[kColumns];
-  // 2^40 runs are more than memory holds.
+  // 2^40 runs exceed any memory.
   HWY_ALIGN C levels_[40][kColumns];
 };
 

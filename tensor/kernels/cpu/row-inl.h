@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// What kernels do with one row of contiguous elements of any floating point
-/// dtype, in pieces of at most kReduceRun elements of the compute type T.
+/// Reads, writes and reduces one row of contiguous elements of any floating
+/// point dtype, in pieces of at most kReduceRun elements of the compute type T.
 
 #if defined(CROSSHATCH_TENSOR_KERNELS_CPU_ROW_INL_H_) == \
     defined(HWY_TARGET_TOGGLE)
@@ -26,7 +26,7 @@ namespace crosshatch {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// A row to read; null where it has no elements.
+/// A row to read; null if it has no elements.
 template <typename T>
 class RowReader {
  public:
@@ -50,7 +50,7 @@ class RowReader {
   HWY_ALIGN T buffer_[kReduceRun];
 };
 
-/// A row to write; null where it has no elements.
+/// A row to write; null if it has no elements.
 template <typename T>
 class RowWriter {
  public:
@@ -61,11 +61,11 @@ class RowWriter {
                 : internal::ElementAt(rows.data, dtype, row * rows.row_stride)),
         dtype_(dtype) {}
 
-  /// Where to compute elements from `start` on.
+  /// Returns the memory for computing elements from `start` on.
   T* Begin(int64_t start) {
     return dtype_ == DTypeOf<T> ? static_cast<T*>(data_) + start : buffer_;
   }
-  /// Writes what was computed there.
+  /// Writes the computed elements.
   void End(int64_t start, int64_t count) {
     if (dtype_ == DTypeOf<T>) return;
     StoreRun(buffer_, internal::ElementAt(data_, dtype_, start), dtype_, 1,

@@ -22,7 +22,7 @@ void Put(To& to, From from, WriteMode mode) {
   if (mode == WriteMode::kOverwrite) {
     to = ConvertElement<To>(from);
   } else if constexpr (std::is_integral_v<To>) {
-    // Wraps, which unsigned addition does without undefined behaviour.
+    // Wraps: unsigned addition does so without undefined behaviour.
     to = static_cast<To>(static_cast<uint64_t>(to) +
                          static_cast<uint64_t>(ConvertElement<To>(from)));
   } else if constexpr (std::is_floating_point_v<To>) {
@@ -54,7 +54,7 @@ void ScatterAs(const ScatterArgs& args, KernelContext& context) {
     };
     const auto* index = static_cast<const I*>(args.index.data) + first(kIndex);
     const auto* src = static_cast<const From*>(args.src.data) + first(kSource);
-    // Not a pointer: of nothing of the dim there is none.
+    // Not a pointer into the dim, which may have no elements.
     auto* const out = static_cast<To*>(args.out.data);
     const int64_t out_first = first(kOut);
     const auto put = [&](int64_t i, int64_t j) {
@@ -64,8 +64,8 @@ void ScatterAs(const ScatterArgs& args, KernelContext& context) {
       Put(out[out_first + i * loop.inner_stride(kOut) + place * out_along],
           src[i * loop.inner_stride(kSource) + j * src_along], args.mode);
     };
-    // The way that steps less far inside; order along the dim is kept either
-    // way.
+    // Choose the order with the smaller inner steps; the order along the dim is
+    // kept either way.
     if (across) {
       for (int64_t j = 0; j < length; ++j) {
         for (int64_t i = 0; i < count; ++i) put(i, j);

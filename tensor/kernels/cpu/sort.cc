@@ -14,7 +14,7 @@ namespace crosshatch::internal {
 namespace {
 
 // Keys are unsigned integers that compare as the elements do. Equal ones are
-// told apart by their places, so that any sort is stable.
+// distinguished by their indices, so that any sort is stable.
 
 template <typename T>
 using KeyOf = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
@@ -42,7 +42,7 @@ uint64_t Key(int64_t x) {
 uint32_t Key(uint16_t x) { return x; }
 uint32_t Key(bool x) { return x ? 1 : 0; }
 
-// A key and a place in one number.
+// A key and an index in one number.
 struct ShortEntry {
   uint64_t bits;
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// Bringing runs of elements of any dtype and stride into contiguous buffers of
-/// the type that a kernel computes in (float, double or int64_t), and back.
+/// Loads runs of elements of any dtype and stride into contiguous buffers of
+/// the compute type (float, double or int64_t), and stores them.
 
 #if defined(CROSSHATCH_TENSOR_KERNELS_CPU_STAGING_INL_H_) == \
     defined(HWY_TARGET_TOGGLE)
@@ -23,7 +23,7 @@ namespace crosshatch {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// LoadRun and StoreRun where it is not enough to copy.
+/// LoadRun and StoreRun if a conversion is necessary.
 template <typename C>
 void LoadConverted(const void* from, DType dtype, int64_t stride, int64_t count,
                    C* to);
@@ -55,7 +55,7 @@ void StoreRun(const C* from, void* to, DType dtype, int64_t stride,
   }
 }
 
-/// `count` contiguous elements as C: where they are, or in `buffer`.
+/// Returns `count` contiguous elements as C: in place, or in `buffer`.
 template <typename C>
 const C* Staged(const void* from, DType dtype, int64_t count, C* buffer) {
   if (dtype == DTypeOf<C>) return static_cast<const C*>(from);
@@ -101,11 +101,11 @@ class StagedOutput {
         stride_(loop.inner_stride(operand)),
         operand_(operand) {}
 
-  /// Where to compute the block's elements, contiguous.
+  /// Returns the memory for computing the block's elements, contiguous.
   C* Begin(const internal::StridedLoop& loop,
            const internal::Blocking::Block& block);
 
-  /// Writes what was computed.
+  /// Writes the computed elements.
   void End(const internal::StridedLoop& loop,
            const internal::Blocking::Block& block);
 
@@ -126,8 +126,8 @@ class StagedOutput {
 };
 
 /// to[i] = f(d, from[i]...) on whole vectors up to `end`. MapRun calls it
-/// twice, and f, often long, is compiled once: this is not inlined, and takes
-/// no count, for a constant one of which the compiler would make a second copy.
+/// twice, and f, often long, is compiled once: it is not inlined, and takes no
+/// count, because for a constant count the compiler would create a second copy.
 template <typename T, typename F, typename... From>
 HWY_NOINLINE void MapVectors(const F& f, T* to, const T* end,
                              const From*... from) {
@@ -150,7 +150,7 @@ struct PaddedVector {
 };
 
 /// to[i] = f(d, from[i]...) on vectors, for contiguous runs; the last, partial
-/// vector takes the same way, padded with ones.
+/// vector is padded with ones.
 template <typename T, typename F>
 void MapRun(const F& f, T* to, int64_t count, const T* a) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(hn::ScalableTag<T>()));

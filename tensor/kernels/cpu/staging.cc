@@ -83,8 +83,8 @@ C Sum(C a, C b) {
   }
 }
 
-// What is not contiguous is brought side by side before it is converted or
-// after: so there is one loop for each pair of dtypes, and it has vectors.
+// Strided elements are made contiguous before or after the conversion, so that
+// there is one vectorized loop for each pair of dtypes.
 constexpr int64_t kPiece = 256;
 
 template <typename C>

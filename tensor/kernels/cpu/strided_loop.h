@@ -3,8 +3,8 @@
 #define CROSSHATCH_TENSOR_KERNELS_CPU_STRIDED_LOOP_H_
 
 /// \file
-/// The loop nest over several strided operands of one shape, with as few dims
-/// as the strides allow.
+/// A loop nest over several strided operands of one shape, with as few dims as
+/// the strides allow.
 
 #include <algorithm>
 #include <cstdint>
@@ -24,10 +24,11 @@ struct StridedLoop {
   int64_t sizes[kMaxKernelDims] = {1};
   int64_t strides[kMaxOperands][kMaxKernelDims] = {};
 
-  /// The loop over `shape` with each operand's strides. Dims are ordered by the
-  /// strides of operand `order_by`, largest outermost (elementwise work may go
-  /// in any order; that of the output is the cheapest), unless it is -1; then
-  /// neighbours that all operands can step through as one become one.
+  /// Returns the loop over `shape` with each operand's strides. Dims are
+  /// ordered by the strides of operand `order_by`, largest outermost, unless it
+  /// is -1. (Elementwise work may run in any order; that of the output is the
+  /// cheapest.) Then adjacent dims that all operands can traverse as one are
+  /// merged.
   static StridedLoop Make(const KernelShape& shape,
                           std::initializer_list<const int64_t*> strides,
                           int order_by);

@@ -4,9 +4,9 @@
 
 /// \file
 /// The instruction sets that kernels are compiled for: on x86 the baseline,
-/// AVX2 and AVX-512, elsewhere all that Highway has. Each one multiplies
-/// compile time and size, and those in between bring little. Included before
-/// any header of Highway.
+/// AVX2 and AVX-512; elsewhere all that Highway has. Each one multiplies
+/// compile time and size, and the intermediate ones bring little. Included
+/// before any header of Highway.
 
 #if defined(__x86_64__)
 // Bits 4 to 7: variants of AVX-512 (AVX3_SPR, AVX3_ZEN4, AVX3_DL) that only

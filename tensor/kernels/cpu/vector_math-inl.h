@@ -3,7 +3,7 @@
 /// \file
 /// Functions of vectors of float or double, defined over the full range: NaN
 /// gives NaN, overflow infinity. Relative errors of exp, log, tanh, sigmoid and
-/// silu are below 8 eps of the type; those of the others are stated there.
+/// silu are below 8 eps of the type; those of the others are stated with them.
 
 #if defined(CROSSHATCH_TENSOR_KERNELS_CPU_VECTOR_MATH_INL_H_) == \
     defined(HWY_TARGET_TOGGLE)
@@ -79,8 +79,8 @@ HWY_INLINE V FullExp(D d, V x) {
   return hn::IfThenElse(hn::IsNaN(x), x, hn::Mul(hn::Mul(y, s1), s2));
 }
 
-/// e^x for x up to about 0, as probabilities have it: what is not a normal
-/// number becomes 0. NaN gives NaN.
+/// e^x for x up to about 0, as for probabilities: subnormal results become 0.
+/// NaN gives NaN.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V ExpOfNonPositive(D d, V x) {
   using T = hn::TFromD<D>;
@@ -90,7 +90,7 @@ HWY_INLINE V ExpOfNonPositive(D d, V x) {
   const V shifted = hn::Add(
       hn::Mul(hn::Max(x, lowest), hn::Set(d, T(1.4426950408889634))), magic);
   const V n = hn::Sub(shifted, magic);
-  // Of x itself, so that NaN goes through.
+  // Computed from x itself, so that NaN propagates.
   V r = hn::NegMulAdd(
       n, hn::Set(d, T(kFloat ? 0.693359375 : 6.93145751953125e-1)), x);
   r = hn::NegMulAdd(
@@ -213,7 +213,7 @@ HWY_INLINE V Erf(D d, V x) {
   }
 }
 
-/// The part of a normal distribution below x. Its error is absolute.
+/// The normal distribution function at x. Its error is absolute.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V NormalBelow(D d, V x) {
   using T = hn::TFromD<D>;
@@ -227,7 +227,7 @@ HWY_INLINE V GeluExact(D d, V x) {
   return hn::Mul(x, NormalBelow(d, x));
 }
 
-/// The part below x plus x times the density there.
+/// The normal distribution function at x, plus x times the density.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V GeluExactDerivative(D d, V x) {
   using T = hn::TFromD<D>;
