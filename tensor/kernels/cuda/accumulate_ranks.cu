@@ -21,9 +21,9 @@ struct Sources {
   int64_t strides[kMostSources];
   int count;
   DType dtype;
-  /// Of data[0], which may be the sum of what went before.
+  /// The dtype of data[0], which may be an intermediate sum.
   DType first_dtype;
-  /// What the sum is divided by at its end; 0: nothing.
+  /// The divisor of the final sum; 0: none.
   int divisor;
 };
 
@@ -97,7 +97,7 @@ void Launch(const AccumulateRanksArgs& args, const Sources& sources,
   }
 }
 
-/// Adds what fits into one kernel's parameters.
+/// Adds as many sources as one kernel's parameters hold.
 void Accumulate(const AccumulateRanksArgs& args, const Sources& sources,
                 KernelContext& context) {
   if (!IsFloatingPoint(args.dtype)) {
@@ -111,14 +111,14 @@ void Accumulate(const AccumulateRanksArgs& args, const Sources& sources,
   }
 }
 
-/// What sums are taken in.
+/// Returns the dtype of the sums.
 DType SumDType(DType dtype) {
   if (!IsFloatingPoint(dtype)) return DType::kInt64;
   return StatisticsDType(dtype);
 }
 
-/// More sources than a kernel's parameters hold, of one run: the sum of the
-/// first is the first source of the next kernel's, unrounded.
+/// More sources than one kernel's parameters hold, of one run: the unrounded
+/// sum of the first ones is the first source of the next kernel.
 void AccumulateInTurns(const AccumulateRanksArgs& args,
                        KernelContext& context) {
   const DType sum_dtype = SumDType(args.dtype);

@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarpThreads)
                               key + LaneOfWarp(), shifts[r], weights[r]);
       const C new_max = LargerOf(
           max[r], WarpReduce(score, [](C a, C b) { return LargerOf(a, b); }));
-      // What was added so far is for the old maximum.
+      // The previous sum is relative to the old maximum.
       const C rescale = new_max == kNothing ? C(1) : std::exp(max[r] - new_max);
       weights[r] = score == kNothing ? C(0) : std::exp(score - new_max);
       sum[r] = sum[r] * rescale +

@@ -17,8 +17,8 @@ namespace crosshatch::internal {
 namespace attention {
 namespace {
 
-/// delta[b, h, t] = the product of out and its gradient, by a warp; behind all
-/// of them MaskShift, where there are shifts.
+/// delta[b, h, t] = the product of out and its gradient, by a warp. After all
+/// of them come the MaskShifts, if any.
 template <typename C>
 __global__ void __launch_bounds__(256)
     DeltaKernel(AttentionBackwardArgs args, C* delta) {

@@ -13,7 +13,7 @@
 namespace crosshatch::internal::attention {
 namespace {
 
-/// combine(of the four lanes that have a row).
+/// Combines the values of the four lanes of a row.
 template <typename Combine>
 __device__ __forceinline__ float OfRow(float value, Combine combine) {
   value = combine(value, __shfl_xor_sync(kFullWarp, value, 1));
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kMmaThreads, kMmaBlocks)
   float max[2] = {kNothing, kNothing};
   float sum[2] = {};  // Of the lane's own columns.
   MmaSums<kCols> sums = {};
-  // Before keys take the place of queries.
+  // Before keys overwrite queries.
   __syncthreads();
   const KeyRun all =
       RunOfRows(args, where.batch, where.row, Warps() * kMmaRows, kKeys);
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kMmaThreads, kMmaBlocks)
         }
         largest =
             OfRow(largest, [](float a, float b) { return LargerOf(a, b); });
-        // What was added so far is for the old maximum.
+        // The previous sum is relative to the old maximum.
         const float rescale =
             largest == kNothing ? 1.0f : std::exp(max[half] - largest);
         max[half] = largest;

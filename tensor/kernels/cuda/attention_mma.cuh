@@ -3,23 +3,23 @@
 #define CROSSHATCH_TENSOR_KERNELS_CUDA_ATTENTION_MMA_CUH_
 
 /// \file
-/// Attention by products of warps (mma.cuh). A warp has 16 rows, of queries or
-/// in the gradients by keys of keys, and its block goes over the others tile by
-/// tile, which its warps share. Scores and sums stay in registers; what is made
-/// of the scores is rounded to 16 bits, and so is a left matrix of the next
-/// product.
+/// Attention by warp products (mma.cuh). A warp has 16 rows of queries, or in
+/// the gradients by keys of keys. Its block iterates over the others in tiles,
+/// which its warps share. Scores and sums stay in registers. Values computed
+/// from the scores are rounded to 16 bits when they form the left matrix of the
+/// next product.
 ///
 /// With u the dtype's unit roundoff, 2^-8 or 2^-11, that rounding changes each
 /// probability, or in the gradients each gradient of a score, by a factor of up
-/// to 1 + u: out and dv are off by u times the sums of their terms' absolute
-/// values, which is what rounding them at the end costs as well, and dq and dk
-/// by what comes of the gradients of scores. Beyond that f16 has no numbers
-/// below 2^-24 and above 65504. Probabilities are therefore multiplied as they
-/// are, at most 1, and what dropout divides by and the scale come in at the
-/// end; their gradients before it are what must not leave that range.
+/// to 1 + u. The error of out and dv is thus u times the sums of their terms'
+/// absolute values, as much as from rounding them at the end; the error of dq
+/// and dk follows from the gradients of scores. In addition, f16 has no numbers
+/// below 2^-24 and above 65504. Probabilities are therefore multiplied
+/// unscaled, at most 1, and the divisor of dropout and the scale are applied at
+/// the end. Only their gradients before that must stay in the range.
 ///
-/// A lane has of each 16 x 8 sums four elements: number i is of row RowOf(i),
-/// and of column ColOf(n, i) where n such lie side by side.
+/// Of each 16 x 8 sums a lane has four elements: number i is in row RowOf(i),
+/// and in column ColOf(n, i) of the n-th of several adjacent ones.
 
 #include <cstdint>
 #include <limits>
@@ -37,8 +37,8 @@ inline constexpr int kMmaRows = 16;  // Of a warp.
 inline constexpr int kMmaWarps = 4;
 inline constexpr int kMmaBlockRows = kMmaRows * kMmaWarps;
 inline constexpr int kMmaThreads = kMmaWarps * kWarpThreads;
-// Of a multiprocessor, at least: more would not leave a thread the registers
-// for its sums.
+// Minimum blocks per multiprocessor; more would leave a thread too few
+// registers for its sums.
 inline constexpr int kMmaBlocks = 2;
 
 /// Sums of 16 rows and kCols columns.
@@ -58,14 +58,15 @@ __device__ __forceinline__ int ColOf(int n, int i) {
 /// \name Rows of heads
 /// @{
 
-/// Whether vectors of eight can be read from `data` and from each row on.
+/// Returns whether vectors of eight can be read from `data` and from the start
+/// of each row.
 __device__ __forceinline__ bool IsOfVectors(const uint16_t* data,
                                             int64_t stride) {
   return reinterpret_cast<uintptr_t>(data) % sizeof(Eight) == 0 &&
          stride % 8 == 0;
 }
 
-/// Eight elements, zeros from number `count` on.
+/// Returns eight elements, with zeros from index `count` on.
 __device__ __forceinline__ Eight LoadEight(const uint16_t* from, int count,
                                            bool is_vector) {
   if (is_vector && count >= 8) return LoadGlobal<Eight>(from);
@@ -90,13 +91,14 @@ __device__ __forceinline__ void StoreEight(uint16_t* to, const Eight& eight,
   }
 }
 
-/// The `count` rows of a head from `row` on and its `dim` columns to a tile, by
-/// `threads` threads of which this one is number `thread`; zeros outside.
+/// Loads the `count` rows of a head from `row` on, with its `dim` columns, into
+/// a tile, using `threads` threads of which this one is `thread`. Zeros
+/// outside.
 template <int kCols>
 __device__ void LoadRows(TileRow<kCols>* tile, const Head& head, int64_t row,
                          int count, int dim, int thread, int threads) {
   constexpr int kEights = kCols / 8;
-  // Loads that are on their way together.
+  // Loads in flight together.
   constexpr int kBatch = 4;
   const uint16_t* const data =
       static_cast<const uint16_t*>(head.data) + head.first;
@@ -123,7 +125,7 @@ __device__ void LoadRows(TileRow<kCols>* tile, const Head& head, int64_t row,
   }
 }
 
-/// The warp's rows, of a tile of its own, as left matrices.
+/// Returns the warp's rows, of a tile of its own, as left matrices.
 template <int kCols>
 __device__ void LoadLefts(const TileRow<kCols>* own, int dim,
                           MmaLeft<kCols>& left) {
@@ -133,19 +135,18 @@ __device__ void LoadLefts(const TileRow<kCols>* own, int dim,
   }
 }
 
-/// The same for rows of a head, by way of `own`.
+/// The same for rows of a head, via `own`.
 template <int kCols>
 __device__ void LoadLefts(TileRow<kCols>* own, const Head& head, int64_t row,
                           int dim, MmaLeft<kCols>& left) {
-  // Before other rows take the place of those that some lane still loads.
+  // Before other rows overwrite those that some lane still loads.
   __syncwarp();
   LoadRows(own, head, row, kMmaRows, dim, LaneOfWarp(), kWarpThreads);
   __syncwarp();
   LoadLefts(own, dim, left);
 }
 
-/// Stores the warp's rows from `row` on, each times its factor, by way of
-/// `own`.
+/// Stores the warp's rows from `row` on, each times its factor, via `own`.
 template <DType kDType, int kCols>
 __device__ void StoreRows(TileRow<kCols>* own, const MmaSums<kCols>& sums,
                           const float (&factors)[2], const HeadsOutput& out,
@@ -201,7 +202,7 @@ template <DType kDType, int kCols, int kRows>
 __device__ void AddWeighted(const MmaSums<kRows>& weights,
                             const TileRow<kCols>* rows, int dim,
                             MmaSums<kCols>& sums) {
-  // Lanes that made their weights by ways of their own multiply together.
+  // Lanes diverge when they compute their weights and multiply together.
   __syncwarp();
 #pragma unroll
   for (int k = 0; k < kRows / 16; ++k) {
@@ -220,7 +221,7 @@ __device__ void AddWeighted(const MmaSums<kRows>& weights,
 
 /// @}
 
-/// f(DTypeConstant<dtype>(), a constant of the columns that tiles have).
+/// Calls f(DTypeConstant<dtype>(), a constant of the tiles' columns).
 template <typename F>
 void DispatchMma(const AttentionArgs& args, F&& f) {
   const auto of_dtype = [&](auto dtype) {
@@ -233,7 +234,7 @@ void DispatchMma(const AttentionArgs& args, F&& f) {
   return of_dtype(DTypeConstant<DType::kFloat16>());
 }
 
-/// Of kernels that have `rows` rows of each of `heads` heads.
+/// Returns the geometry of kernels with `rows` rows of each of `heads` heads.
 inline LaunchGeometry MmaGeometryOf(const AttentionArgs& args, int64_t heads,
                                     int64_t rows) {
   return GeometryOfTiles(args.batch * heads, rows, kMmaRows, kMmaWarps,

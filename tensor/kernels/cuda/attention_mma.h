@@ -3,7 +3,7 @@
 #define CROSSHATCH_TENSOR_KERNELS_CUDA_ATTENTION_MMA_H_
 
 /// \file
-/// Attention whose products warps make on tensor cores, for which IsByMma.
+/// Attention with warp products on tensor cores, for problems with IsByMma.
 
 #include "crosshatch/tensor/kernels/attention_kernels.h"
 
@@ -12,8 +12,8 @@ namespace crosshatch::internal::attention {
 void MmaAttention(const AttentionArgs& args, KernelContext& context);
 
 /// \param deltas for each query [batch, q_heads, q_len] the product of its
-///     output and the gradient of that; behind all of them MaskShift, where
-///     there are shifts
+///     output and the gradient of that. After all of them come the MaskShifts,
+///     if any.
 void MmaAttentionBackward(const AttentionBackwardArgs& args,
                           const float* deltas, KernelContext& context);
 

@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kMmaThreads, kMmaBlocks)
     of[half] = OfQueryAt(forward, deltas, where.batch, where.head, query);
   }
   MmaSums<kCols> sums = {};
-  // Before keys take the place of queries.
+  // Before keys overwrite queries.
   __syncthreads();
   const KeyRun all =
       RunOfRows(forward, where.batch, where.row, Warps() * kMmaRows, kKeys);
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kMmaThreads, kMmaBlocks)
 template <DType kDType, int kCols>
 __global__ void __launch_bounds__(kMmaThreads, kMmaBlocks)
     MmaKeyGradientKernel(AttentionBackwardArgs args, const float* deltas) {
-  // Of 128 columns no more fit beside the block's own rows.
+  // With 128 columns no more fit next to the block's own rows.
   constexpr int kQueries = kCols > 64 ? 16 : 32;
   CH_SHARED(keys, TileRow<kCols>[kMmaBlockRows]);
   CH_SHARED(values, TileRow<kCols>[kMmaBlockRows]);

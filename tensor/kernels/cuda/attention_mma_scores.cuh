@@ -3,10 +3,9 @@
 #define CROSSHATCH_TENSOR_KERNELS_CUDA_ATTENTION_MMA_SCORES_CUH_
 
 /// \file
-/// What becomes of the products that a lane has of a tile (attention_mma.cuh).
-/// Of a lane's elements, sets of them are words with a bit for each: number
-/// 4 n + i. Loops over these bits are not unrolled: what they do for each is
-/// long, and rare.
+/// Converts a lane's products of a tile to scores (attention_mma.cuh). Sets of
+/// a lane's elements are words with a bit for each: number 4 n + i. Loops over
+/// these bits are not unrolled, because their bodies are long and rare.
 
 #include <cstdint>
 #include <limits>
@@ -20,13 +19,13 @@ inline __device__ bool Has(uint32_t set, int n, int i) {
   return (set >> (4 * n + i) & 1) != 0;
 }
 
-/// Which query and key an element is of.
+/// The query and the key of an element.
 struct Pair {
   int64_t query;
   int64_t key;
 };
-/// Where rows are queries and columns keys, and the other way round. Both have
-/// the first row and column.
+/// For rows of queries and columns of keys, and the reverse. Both have the
+/// first row and column.
 struct QueriesByKeys {
   int64_t row;
   int64_t col;
@@ -42,7 +41,7 @@ struct KeysByQueries {
   }
 };
 
-/// Those of `shown` that the mask shows.
+/// Returns those of `shown` that the mask allows.
 template <int kCols, typename PairAt>
 __device__ uint32_t ShownByMask(const AttentionArgs& args, uint32_t shown,
                                 int64_t batch, int64_t head,
@@ -60,7 +59,7 @@ __device__ uint32_t ShownByMask(const AttentionArgs& args, uint32_t shown,
   return shown;
 }
 
-/// Those of `shown` that dropout keeps.
+/// Returns those of `shown` that dropout keeps.
 template <int kCols, typename PairAt>
 __device__ uint32_t KeptOf(const AttentionArgs& args,
                            const Dropped<float>& dropped, uint32_t shown,
@@ -75,14 +74,14 @@ __device__ uint32_t KeptOf(const AttentionArgs& args,
   return shown;
 }
 
-/// A place among kCount from `first` on, or the nearest end of them.
+/// Clamps an index to the kCount ones from `first` on.
 template <int kCount>
 __device__ __forceinline__ int Within(int64_t place, int64_t first) {
   place -= first;
   return place < 0 ? 0 : place > kCount ? kCount : static_cast<int>(place);
 }
 
-/// The elements that lie within the runs of their rows, which are queries.
+/// Returns the elements within the runs of their rows, which are queries.
 template <int kKeys>
 __device__ uint32_t ShownByRuns(const KeyRun (&runs)[2], int64_t key) {
   uint32_t shown = 0;
@@ -99,7 +98,7 @@ __device__ uint32_t ShownByRuns(const KeyRun (&runs)[2], int64_t key) {
   return shown;
 }
 
-/// The elements that lie within the runs of their columns, which are queries:
+/// Returns the elements within the runs of their columns, which are queries:
 /// lane c has the `run` of column c. Rows are keys from `key` on.
 template <int kQueries>
 __device__ uint32_t ShownByColumns(const KeyRun& run, int64_t key) {
@@ -121,8 +120,8 @@ __device__ uint32_t ShownByColumns(const KeyRun& run, int64_t key) {
   return shown;
 }
 
-/// Makes products scores, less the shifts of their queries; -inf where they are
-/// not of `shown`.
+/// Converts products to scores, minus the shifts of their queries; -inf if not
+/// in `shown`.
 /// \param shift_at called as shift_at(n, i)
 template <int kCols, typename PairAt, typename ShiftAt>
 __device__ void MakeScores(const AttentionArgs& args, uint32_t shown,
@@ -142,7 +141,7 @@ __device__ void MakeScores(const AttentionArgs& args, uint32_t shown,
     }
     return;
   }
-  // Registers have no index, so that all sums take turns in the first place.
+  // Registers cannot be indexed, so all sums rotate through the first position.
 #pragma unroll 1
   for (int n = 0; n < kSums; ++n) {
 #pragma unroll

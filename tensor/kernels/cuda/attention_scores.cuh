@@ -3,8 +3,8 @@
 #define CROSSHATCH_TENSOR_KERNELS_CUDA_ATTENTION_SCORES_CUH_
 
 /// \file
-/// What all kernels of attention share: where a block is, which keys a query
-/// sees, what becomes of the product of the two, and what dropout keeps.
+/// Shared code of all kernels of attention: the block's position, the keys that
+/// a query attends to, scores, and dropout.
 
 #include <cmath>
 #include <cstdint>
@@ -35,7 +35,7 @@ __device__ Head HeadOf(const Heads& x, int64_t batch, int64_t head,
           length};
 }
 
-/// Which block this is: the tile of rows, `of_warp` for each of its warps, the
+/// The block's position: the tile of rows, `of_warp` for each of its warps, the
 /// head and the columns.
 struct Where {
   int64_t row;
@@ -52,7 +52,8 @@ __device__ inline Where WhereOf(int64_t rows, int64_t heads, int of_warp,
           block / tiles % heads, int64_t{blockIdx.y} * cols};
 }
 
-/// What a query sees but for a bool mask; nothing beyond the last one.
+/// Returns the keys that a query attends to, apart from a bool mask; none
+/// beyond the last query.
 __device__ inline KeyRun RunOf(const AttentionArgs& args, int64_t batch,
                                int64_t query) {
   if (query >= args.q_len) return {0, 0};
@@ -64,8 +65,8 @@ __device__ inline KeyRun RunOf(const AttentionArgs& args, int64_t batch,
   return KeysOf(args, query, range);
 }
 
-/// The keys that any of `rows` queries from `row` on sees, from the start of a
-/// tile of `tile` keys on. The same on all lanes of a warp, which make it.
+/// Returns the keys of any of `rows` queries from `row` on, from the start of a
+/// tile of `tile` keys. All lanes of a warp call it and get the same result.
 __device__ inline KeyRun RunOfRows(const AttentionArgs& args, int64_t batch,
                                    int64_t row, int rows, int tile) {
   KeyRun run = {args.kv_len, 0};
@@ -83,17 +84,19 @@ __device__ inline KeyRun RunOfRows(const AttentionArgs& args, int64_t batch,
   return run;
 }
 
-/// Whether a query that sees `run` sees any of `keys` keys from `key` on.
+/// Returns whether a query with `run` attends to any of `keys` keys from `key`
+/// on.
 __device__ inline bool Sees(const KeyRun& run, int64_t key, int keys) {
   return !run.empty() && run.begin < key + keys && run.end > key;
 }
 
-/// The same for any lane's query, on all lanes of a warp, which make it.
+/// The same for any lane's query. All lanes of a warp call it and get the same
+/// result.
 __device__ inline bool AnySees(const KeyRun& run, int64_t key, int keys) {
   return __any_sync(kFullWarp, Sees(run, key, keys) ? 1 : 0) != 0;
 }
 
-/// Whether any thread of the block has a `value`. All of them call it.
+/// Returns whether any thread of the block has a `value`. All threads call it.
 __device__ inline bool BlockAny(bool value) {
   CH_SHARED(of_warps, int[kMostWarps]);
   const int any = __any_sync(kFullWarp, value ? 1 : 0);
@@ -101,12 +104,13 @@ __device__ inline bool BlockAny(bool value) {
   __syncthreads();
   int of_block = 0;
   for (int warp = 0; warp < Warps(); ++warp) of_block |= of_warps[warp];
-  // Before a next call writes there.
+  // Before the next call writes there.
   __syncthreads();
   return of_block != 0;
 }
 
-/// What the mask, which is there, has for a query and a key.
+/// Returns the value of the mask, which must not be null, for a query and a
+/// key.
 template <typename C>
 __device__ C MaskOf(const AttentionArgs& args, int64_t batch, int64_t head,
                     int64_t query, int64_t key) {
@@ -118,7 +122,7 @@ __device__ C MaskOf(const AttentionArgs& args, int64_t batch, int64_t head,
   return mask == C(0) ? -std::numeric_limits<C>::infinity() : C(0);
 }
 
-/// Whether the mask, if any, shows a key of `run` to the query.
+/// Returns whether the mask, if any, allows the query a key of `run`.
 template <typename C>
 __device__ bool Shows(const AttentionArgs& args, const KeyRun& run,
                       int64_t batch, int64_t head, int64_t query, int64_t key) {
@@ -132,7 +136,8 @@ CH_HOST_DEVICE inline bool HasShifts(const AttentionArgs& args) {
   return args.mask.data != nullptr && args.mask.dtype != DType::kBool;
 }
 
-/// What the scores of a query are kept less by, made by a warp.
+/// Returns the shift that is subtracted from the scores of a query, computed by
+/// a warp.
 template <typename C>
 __device__ C MaskShift(const AttentionArgs& args, int64_t batch, int64_t head,
                        int64_t query) {
@@ -148,7 +153,8 @@ __device__ C MaskShift(const AttentionArgs& args, int64_t batch, int64_t head,
   return largest == kNothing ? C(0) : largest;
 }
 
-/// The score of a query and a key that it sees, from the product of the two.
+/// Returns the score of a query and a key that it attends to, from the product
+/// of the two.
 /// \param shift MaskShift of the query
 template <typename C>
 __device__ C ScoreOfSeen(const AttentionArgs& args, int64_t batch, int64_t head,
@@ -163,8 +169,7 @@ __device__ C ScoreOfSeen(const AttentionArgs& args, int64_t batch, int64_t head,
   return score + (MaskOf<C>(args, batch, head, query, key) - shift);
 }
 
-/// The same where the query sees the key if that is of `run` and the mask shows
-/// it; else -inf.
+/// The same if the key is in `run` and the mask allows it; otherwise -inf.
 template <typename C>
 __device__ C ScoreOf(const AttentionArgs& args, const KeyRun& run,
                      int64_t batch, int64_t head, int64_t query, int64_t key,
@@ -175,13 +180,13 @@ __device__ C ScoreOf(const AttentionArgs& args, const KeyRun& run,
   return ScoreOfSeen(args, batch, head, query, key, shift, product);
 }
 
-/// What dropout makes of probabilities: factors of 0 or 1 / (1 - dropout).
+/// The factors of probabilities under dropout: 0 or 1 / (1 - dropout).
 template <typename C>
 class Dropped {
  public:
   __device__ explicit Dropped(const AttentionArgs& args)
       : args_(args),
-        // The smallest float that numbers that are kept do not lie below.
+        // Numbers at least this float are kept.
         bound_(
             static_cast<float>(std::ceil(args.dropout * 0x1.0p24) * 0x1.0p-24)),
         factor_(static_cast<C>(args.dropout < 1 ? 1 / (1 - args.dropout) : 0)) {
@@ -198,7 +203,7 @@ class Dropped {
                         int64_t key) const {
     return Keeps(batch, head, query, key) ? factor_ : C(0);
   }
-  /// Of those that are kept.
+  /// Returns the factor of those that are kept.
   __device__ C factor() const { return factor_; }
 
  private:
@@ -218,7 +223,8 @@ struct OfQuery {
   C delta;
   C shift;
 
-  /// Of a score; -inf where the query does not see the key.
+  /// Returns the probability of a score; -inf if the query does not attend to
+  /// the key.
   __device__ C Probability(C score) const {
     constexpr C kNothing = -std::numeric_limits<C>::infinity();
     return logsumexp == kNothing || score == kNothing
@@ -237,8 +243,8 @@ __device__ OfQuery<C> OfQueryAt(const AttentionArgs& args, const C* deltas,
           HasShifts(args) ? LoadGlobal<C>(deltas + all + at) : C(0)};
 }
 
-/// The first query that may see any key from `key` on, or the start of its tile
-/// of `tile` queries.
+/// Returns the first query that may attend to any key from `key` on, or the
+/// start of its tile of `tile` queries.
 __device__ inline int64_t FirstQuery(const AttentionArgs& args, int64_t key,
                                      int tile) {
   const int64_t first = key - args.kv_len + args.q_len;

@@ -3,12 +3,12 @@
 #define CROSSHATCH_TENSOR_KERNELS_CUDA_ATTENTION_TILES_CUH_
 
 /// \file
-/// Attention by tiles of 32 queries and 32 keys. A block takes 32 rows, of
-/// queries or in the gradients by keys of keys, and goes over the others in
-/// tiles of 32, one for each lane of its warps: a lane has the scores of its
-/// warp's four rows with its own column. What a tile adds to the results goes
-/// through shared memory, and there a lane has every 32nd of up to kCols
-/// columns of the head; other columns are other blocks'.
+/// Attention by tiles of 32 queries and 32 keys. A block has 32 rows of
+/// queries, or in the gradients by keys of keys, and iterates over the others
+/// in tiles of 32, one for each lane of its warps: a lane has the scores of its
+/// warp's four rows with its own column. A tile's contribution to the results
+/// goes through shared memory, where a lane has every 32nd of up to kCols
+/// columns of the head. Other columns belong to other blocks.
 
 #include <cstdint>
 
@@ -144,8 +144,8 @@ __device__ void StoreSums(const HeadsOutput& out, DType dtype,
   }
 }
 
-/// Whether any of the block's queries sees any of the 32 keys from `key` on,
-/// where there is a mask; else true. All threads call it.
+/// Returns whether any of the block's queries attends to any of the 32 keys
+/// from `key` on, if there is a mask; otherwise true. All threads call it.
 template <typename C>
 __device__ bool TileShows(const AttentionArgs& args,
                           const KeyRun (&runs)[kRows], const Where& where,
@@ -160,8 +160,8 @@ __device__ bool TileShows(const AttentionArgs& args,
   return BlockAny(any);
 }
 
-/// Of kernels whose warps have kRows of `rows` rows of each of `heads` heads,
-/// and kCols columns of them.
+/// Returns the geometry of kernels whose warps have kRows of `rows` rows of
+/// each of `heads` heads, and kCols columns of them.
 template <typename C>
 LaunchGeometry GeometryOf(const AttentionArgs& args, int64_t heads,
                           int64_t rows) {
@@ -169,7 +169,7 @@ LaunchGeometry GeometryOf(const AttentionArgs& args, int64_t heads,
                          (args.head_dim + kCols<C> - 1) / kCols<C>);
 }
 
-/// f(a zero of the type that attention of `dtype` computes in).
+/// Calls f(a zero of the compute type of attention of `dtype`).
 template <typename F>
 void DispatchAttention(DType dtype, F&& f) {
   CH_CHECK(IsFloatingPoint(dtype)) << "attention kernel of " << Name(dtype);

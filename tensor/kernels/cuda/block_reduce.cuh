@@ -3,9 +3,8 @@
 #define CROSSHATCH_TENSOR_KERNELS_CUDA_BLOCK_REDUCE_CUH_
 
 /// \file
-/// What the threads of a block make together of a value that each of them has:
-/// by pairs, in an order that depends on the block's size alone. Blocks are
-/// whole warps, a power of two of them.
+/// Reductions over the threads of a block, by pairs, in an order that depends
+/// on the block's size alone. Blocks are whole warps, a power of two of them.
 
 #include "crosshatch/tensor/kernels/cuda/arithmetic.cuh"
 #include "crosshatch/tensor/kernels/cuda/cuda_api.cuh"
@@ -23,7 +22,7 @@ __device__ __forceinline__ V ShuffleXor(const V& value, int lanes) {
   }
 }
 
-/// Gives each lane combine(of all lanes); combine is commutative.
+/// Returns combine(all lanes) on each lane; combine is commutative.
 template <typename V, typename Combine>
 __device__ __forceinline__ V WarpReduce(V value, Combine combine) {
 #pragma unroll
@@ -33,8 +32,8 @@ __device__ __forceinline__ V WarpReduce(V value, Combine combine) {
   return value;
 }
 
-/// Gives each thread combine(of all threads of a block of one dim). All of them
-/// call it.
+/// Returns combine(all threads of a block of one dim) on each thread. All of
+/// them call it.
 template <typename V, typename Combine>
 __device__ __forceinline__ V BlockReduce(V value, Combine combine) {
   value = WarpReduce(value, combine);
@@ -45,12 +44,12 @@ __device__ __forceinline__ V BlockReduce(V value, Combine combine) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
   if (lane == 0) of_warps[warp] = value;
   __syncthreads();
-  // Each warp adds them up for itself: a power of two, which the lanes repeat.
+  // Each warp adds them separately: a power of two, which the lanes repeat.
   value = of_warps[lane & (warps - 1)];
   for (int lanes = warps / 2; lanes > 0; lanes /= 2) {
     value = combine(value, ShuffleXor(value, lanes));
   }
-  // Before a next call writes there.
+  // Before the next call writes there.
   __syncthreads();
   return value;
 }
@@ -65,8 +64,8 @@ __device__ __forceinline__ C BlockMax(C value) {
   return BlockReduce(value, [](C a, C b) { return LargerOf(a, b); });
 }
 
-/// A sum of terms that come one after another, in which a term is added at most
-/// 3 * 16 times for up to 4096 of them.
+/// A sum of consecutive terms, in which a term is added at most 3 * 16 times
+/// for up to 4096 of them.
 template <typename C>
 class RunningSum {
  public:

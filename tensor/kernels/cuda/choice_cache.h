@@ -12,9 +12,10 @@
 
 namespace crosshatch::internal {
 
-/// What was chosen for each key, such as an algorithm for the shape of a
-/// product; of keys beyond the most, the oldest is forgotten and chosen anew.
-/// \threadsafety any thread. One chooses at a time, and the same key once.
+/// A cache of choices by key, such as an algorithm for the shape of a product.
+/// Beyond the maximum size, the oldest key is evicted and chosen again when
+/// needed.
+/// \threadsafety Any thread. One chooses at a time, and a key once.
 template <typename Key, typename Choice>
 class ChoiceCache {
  public:
@@ -36,7 +37,7 @@ class ChoiceCache {
     return choice;
   }
 
-  /// How often something was chosen.
+  /// Returns the number of choices made.
   int64_t made() const {
     std::lock_guard<std::mutex> lock(mutex_);
     return made_;

@@ -9,7 +9,7 @@
 
 namespace crosshatch::internal {
 
-/// Writes a complaint down, unless another thread was first.
+/// Records a complaint, unless another thread was first.
 __device__ inline void Complain(const Complainer& by, int64_t first,
                                 int64_t second, int64_t third) {
   Complaint* const to = by.complaint;

@@ -10,7 +10,7 @@
 namespace crosshatch::internal {
 namespace {
 
-// The host looks at each step of a training, at the latest.
+// The host checks at least once in each training step.
 constexpr size_t kKnownPlaces = 256;
 
 }  // namespace
@@ -25,7 +25,7 @@ int64_t ComplainerPlaces::NoteHere() {
 }
 
 void ComplainerPlaces::End(const Complaint& complaint) const {
-  // Not where the host is by now.
+  // Not the host's current context.
   const AdoptedErrorContext rank(
       ErrorContext::Innermost(ErrorContext::Kind::kRank));
   std::optional<IssuedErrorContextScope> issued;

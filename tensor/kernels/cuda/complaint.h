@@ -3,12 +3,12 @@
 #define CROSSHATCH_TENSOR_KERNELS_CUDA_COMPLAINT_H_
 
 /// \file
-/// How a kernel says what is wrong with the numbers it was given, such as an
-/// index out of range: the first thread that finds something writes it down in
-/// memory of the host, leaves that element alone and goes on. The host looks
-/// when it next waits for the stream, and ends the program with the message
-/// that the kernels of the CPU give, at the place where the kernel was issued;
-/// of a rank that is poisoned by then it looks away.
+/// Complaint: how a kernel reports an invalid argument, such as an index out of
+/// range. The first thread that finds one records it in host memory, skips that
+/// element and continues. The host checks when it next waits for the stream,
+/// and ends the program with the message of the CPU's kernels, in the error
+/// context of the kernel. It ignores complaints of a rank that is poisoned by
+/// then.
 
 #include <cstdint>
 #include <string>
@@ -28,40 +28,42 @@ enum class ComplaintKind : int32_t {
 };
 
 struct Complaint {
-  /// Not 0: some thread has taken it, and writes what follows.
+  /// Not 0 if some thread has taken it and writes the other fields.
   int32_t taken = 0;
   ComplaintKind kind = ComplaintKind::kNone;
   /// The complainer's.
   int64_t issue = 0;
-  /// Of the host's, which kernels hand on and do not follow.
+  /// A host pointer, which kernels pass on and do not dereference.
   const char* op = nullptr;
   const char* name = nullptr;
   const char* plural = nullptr;
   int64_t values[3] = {};
 };
 
-/// What a kernel hands on to the complaint that it may have.
+/// The part of a complaint that a kernel receives as a parameter.
 struct Complainer {
   Complaint* complaint = nullptr;
   ComplaintKind kind = ComplaintKind::kNone;
   const char* op = nullptr;
   const char* name = nullptr;
   const char* plural = nullptr;
-  /// Which of the stream's kernels that may complain it is (ComplainerPlaces).
+  /// The number of the kernel among those of the stream that may complain
+  /// (ComplainerPlaces).
   int64_t issue = 0;
 };
 
-/// Where the latest kernels that may complain were issued to one stream.
+/// The error contexts in which the latest kernels that may complain were issued
+/// to one stream.
 class ComplainerPlaces {
  public:
   ComplainerPlaces();
   ~ComplainerPlaces();
 
-  /// The calling thread's place is that of the next such kernel; returns its
-  /// number.
+  /// Records the calling thread's error context for the next such kernel and
+  /// returns its number.
   int64_t NoteHere();
-  /// Ends the program with the complaint, at the place of its kernel if that is
-  /// still known.
+  /// Ends the program with the complaint, in the error context of its kernel if
+  /// that is still known.
   void End(const Complaint& complaint) const;
 
  private:
@@ -69,7 +71,7 @@ class ComplainerPlaces {
   int64_t next_ = 0;
 };
 
-/// The message; empty where there is no complaint.
+/// Returns the message; empty if there is no complaint.
 std::string TextOf(const Complaint& complaint);
 
 }  // namespace internal

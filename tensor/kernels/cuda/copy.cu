@@ -66,9 +66,9 @@ constexpr int kTile = 32;
 constexpr int kTileRows = 8;
 
 /// A copy whose source is contiguous in another dim than its output: by tiles,
-/// so that both are read and written along their contiguous dims. The dims of
-/// `strided` are two: the output's inner one, of which the source steps by more
-/// than 1, and the one before it, in which the source is contiguous.
+/// so that both are accessed along their contiguous dims. `strided` has two
+/// dims: the output's inner one, in which the source has a stride above 1, and
+/// the previous one, in which the source is contiguous.
 template <typename C>
 __global__ void __launch_bounds__(kTile* kTileRows)
     TransposeKernel(Strided<2> strided) {
@@ -117,8 +117,8 @@ __global__ void __launch_bounds__(kTile* kTileRows)
   }
 }
 
-/// Makes the dim in which the source is contiguous the last but one.
-/// \returns whether TransposeKernel is for it.
+/// Makes the dim in which the source is contiguous the second-last.
+/// \returns whether TransposeKernel applies.
 bool AsTranspose(Strided<2>& strided) {
   StridedLoop& loop = strided.loop;
   const int last = loop.ndim - 1;
@@ -153,7 +153,7 @@ LaunchGeometry GeometryOfTiles(const StridedLoop& loop) {
   return geometry;
 }
 
-/// Calls f(C()) with the type that a source of `dtype` is read as.
+/// Calls f(C()) with the compute type of a source of `dtype`.
 template <typename F>
 void DispatchSource(DType dtype, F&& f) {
   if (!IsFloatingPoint(dtype)) return f(int64_t{});
@@ -179,7 +179,7 @@ void AddConverted(const CopyArgs& args, KernelContext& context) {
 
 void CudaCopy(const CopyArgs& args, KernelContext& context) {
   if (args.mode == WriteMode::kAccumulate) {
-    // Of one compute type the sum goes in vectors.
+    // With one compute type the sum is vectorized.
     const auto same = [&](DType a, DType b) {
       return IsFloatingPoint(a) == IsFloatingPoint(b) &&
              (a == DType::kFloat64) == (b == DType::kFloat64);

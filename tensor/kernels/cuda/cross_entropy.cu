@@ -11,9 +11,9 @@
 namespace crosshatch::internal {
 namespace {
 
-/// The sum of exp(value - max) of values that come one vector after another,
-/// `max` the largest of them so far: what is summed is scaled when a larger one
-/// comes, so that they are read once.
+/// The sum of exp(value - max) over values read vector by vector, where `max`
+/// is the largest so far. When a larger one comes, the sum is scaled, so that
+/// values are read once.
 template <typename C>
 struct ScaledSum {
   C max = -std::numeric_limits<C>::infinity();
@@ -23,7 +23,7 @@ struct ScaledSum {
   __device__ __forceinline__ void Add(const C (&values)[N], int64_t count) {
     C largest = max;
     for (int i = 0; i < count; ++i) largest = LargerOf(largest, values[i]);
-    // Of those that are -inf all exponents are 0.
+    // If all are -inf, the exponentials are 0.
     if (largest == -std::numeric_limits<C>::infinity()) return;
     if (largest != max) sum *= std::exp(max - largest);
     max = largest;

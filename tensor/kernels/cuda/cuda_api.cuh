@@ -3,14 +3,14 @@
 #define CROSSHATCH_TENSOR_KERNELS_CUDA_CUDA_API_CUH_
 
 /// \file
-/// CUDA as sources of kernels see it: the toolkit's, or the emulation's, which
-/// needs neither a toolkit nor a device. What the two write differently is
-/// here:
+/// The CUDA API for kernel sources: that of the toolkit, or that of the
+/// emulation, which needs neither a toolkit nor a device. Differences between
+/// the two are here:
 ///
-/// - CH_SHARED(name, type) declares what the threads of a block share;
-/// - LoadGlobal and StoreGlobal are the only way to global memory, so that the
-///   emulation counts what is moved;
-/// - LaunchKernel takes the place of <<<>>>.
+/// - CH_SHARED(name, type) declares memory shared by the threads of a block;
+/// - LoadGlobal and StoreGlobal are the only access to global memory, so that
+///   the emulation counts the bytes;
+/// - LaunchKernel replaces <<<>>>.
 
 #if defined(CROSSHATCH_CUDA_EMULATION)
 #include "crosshatch/emulation/cuda_device.h"
@@ -57,7 +57,7 @@ __device__ __forceinline__ void StoreGlobal(void* address, const T& value) {
 
 /// @}
 
-/// Checks what a call of the runtime returned; `what` is the call.
+/// Checks the result of a runtime call; `what` names the call.
 inline void CheckCuda(cudaError_t error, const char* what) {
   CH_CHECK(error == cudaSuccess) << what << ": " << cudaGetErrorName(error)
                                  << " (" << cudaGetErrorString(error) << ")";
@@ -67,8 +67,8 @@ inline cudaStream_t StreamOf(KernelContext& context) {
   return static_cast<cudaStream_t>(CudaContextOf(context).stream);
 }
 
-/// Issues `kernel` to the stream of `context`; nothing where there are no
-/// blocks. `name`, a literal, is the kernel's in messages.
+/// Issues `kernel` to the stream of `context`; nothing if there are no blocks.
+/// `name`, a literal, names the kernel in messages.
 template <typename... Params>
 void LaunchKernel(const char* name, void (*kernel)(Params...),
                   const LaunchGeometry& geometry, KernelContext& context,
@@ -90,7 +90,7 @@ void LaunchKernel(const char* name, void (*kernel)(Params...),
 #endif
 }
 
-/// The calling thread's number in a grid of one dim, and the grid's size.
+/// Returns the calling thread's number in a grid of one dim.
 __device__ __forceinline__ int64_t GlobalThread() {
   return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
 }

@@ -3,7 +3,7 @@
 #define CROSSHATCH_TENSOR_KERNELS_CUDA_CUDA_CONTEXT_H_
 
 /// \file
-/// What the kernels of CUDA use beside their args.
+/// The context of CUDA kernels.
 
 #include <cstdint>
 #include <memory>
@@ -16,28 +16,29 @@ namespace crosshatch::internal {
 /// Bytes of a stream's scratch memory.
 inline constexpr int64_t kScratchBytes = int64_t{1} << 20;
 
-/// The context of a stream of CUDA: what its tasks get. Kernels that are issued
-/// to one stream run one after another, and so share the scratch memory.
+/// The context of a CUDA stream, which its tasks receive. Kernels of one stream
+/// run one after another and share the scratch memory.
 struct CudaKernelContext : KernelContext {
   /// A cudaStream_t.
   void* stream = nullptr;
-  /// kScratchBytes bytes of the device, aligned to 256. Partial results of one
-  /// kernel for the next one of the same op.
+  /// kScratchBytes bytes of device memory, aligned to 256, for partial results
+  /// of one kernel for the next one of the same op.
   void* scratch = nullptr;
   /// CudaOptions::tf32 of the device.
   bool tf32 = false;
-  /// In pinned memory of the host: what a kernel found wrong.
+  /// In pinned host memory: the complaint of a kernel.
   Complaint* complaint = nullptr;
-  /// Of what the kernels that write there were issued for; null: unknown.
+  /// The error contexts of the kernels that may complain; null: unknown.
   std::shared_ptr<ComplainerPlaces> places;
 };
 
-/// Contexts of all streams of CUDA are of this type.
+/// Returns the context as that of CUDA, the type of all contexts of CUDA
+/// streams.
 inline CudaKernelContext& CudaContextOf(KernelContext& context) {
   return static_cast<CudaKernelContext&>(context);
 }
 
-/// What a kernel that is issued now hands on to the complaint that it may have.
+/// Returns the parameter for a kernel that is issued now and may complain.
 inline Complainer ComplainerOf(KernelContext& context, ComplaintKind kind,
                                const char* op = nullptr,
                                const char* name = nullptr,

@@ -8,7 +8,7 @@
 namespace crosshatch::internal {
 namespace {
 
-/// The dim that is summed along, from its end where `reverse`.
+/// The summed dim, from its end if `reverse`.
 struct Along {
   int64_t length;
   int64_t in_stride;
@@ -20,7 +20,7 @@ struct Along {
   }
 };
 
-/// A thread takes a lane: where lanes lie side by side, or are short.
+/// One thread per lane: for lanes that are adjacent or short.
 template <typename C>
 __global__ void __launch_bounds__(256)
     LaneKernel(Strided<2> strided, Along along) {
@@ -38,8 +38,8 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-/// The sum of `value` over the threads up to the calling one; `total` gets that
-/// over all.
+/// Returns the sum of `value` over the threads up to the calling one; sets
+/// `total` to the sum over all.
 template <typename C>
 __device__ C BlockScan(C value, C& total) {
   CH_SHARED(of_warps, C[kMaxBlockThreads / kWarpThreads]);
@@ -64,7 +64,7 @@ __device__ C BlockScan(C value, C& total) {
   return Plus(before, value);
 }
 
-/// A block takes a lane, as many elements at once as it has threads.
+/// One block per lane, with as many elements at once as threads.
 template <typename C>
 __global__ void __launch_bounds__(256)
     BlockKernel(Strided<2> strided, Along along) {
@@ -91,8 +91,8 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-// Lanes of more elements than this are a block's where they lie in memory, or
-// where there are too few of them to fill a device.
+// Longer lanes get a block if they are contiguous, or if there are too few to
+// fill a device.
 constexpr int64_t kShort = 64;
 constexpr int64_t kManyLanes = int64_t{1} << 15;
 

@@ -11,8 +11,8 @@ namespace crosshatch::internal {
 namespace {
 
 /// x and the global index of its elements are the inputs of a strided loop in
-/// the order of out: the latter as an operand that is not read, of which only
-/// the offsets count.
+/// the order of out. The global index is an operand that is not read; only its
+/// offsets count.
 template <typename C, int N>
 __global__ void __launch_bounds__(256)
     DropoutKernel(Strided<3> strided, int64_t first, uint64_t key,
@@ -56,8 +56,8 @@ void CudaDropout(const DropoutArgs& args, KernelContext& context) {
   const auto bound =
       static_cast<float>(std::ceil(args.p * 0x1.0p24) * 0x1.0p-24);
   const double scale = args.p < 1 ? 1 / (1 - args.p) : 0;
-  // The global index has no vectors to be aligned to: all of its strides but
-  // the inner one may be any.
+  // The global index needs no alignment: all of its strides except the inner
+  // one may have any value.
   const auto launch = [&](auto zero, auto width) {
     using C = decltype(zero);
     Strided<3> strided = MakeStrided(args.shape, operands, 1);

@@ -3,10 +3,10 @@
 #define CROSSHATCH_TENSOR_KERNELS_CUDA_ELEMENT_CUH_
 
 /// \file
-/// Elements of any dtype in the type that they are computed in: float for f32
-/// and the 16-bit floats, double for f64, int64_t for all else. The dtype is a
-/// value, the same for all threads: which way a load goes costs a branch that
-/// no thread of a warp takes alone, and spares a kernel for each dtype.
+/// Elements of any dtype in their compute type: float for f32 and the 16-bit
+/// floats, double for f64, int64_t for all others. The dtype is a run-time
+/// value, equal for all threads: a load costs a branch without divergence, and
+/// saves a kernel for each dtype.
 
 #include <cstdint>
 #include <limits>
@@ -25,11 +25,12 @@ struct alignas(sizeof(T) * N) Pack {
   T values[N];
 };
 
-/// N elements that a thread has at hand.
+/// N elements in a thread's registers.
 template <typename C, int N>
 using Vector = C[N];
 
-/// What an element of dtype D is in memory; 16-bit floats are their bits.
+/// The memory representation of an element of dtype D; 16-bit floats are their
+/// bits.
 template <DType D>
 struct StoredAs;
 template <>
@@ -91,7 +92,7 @@ __device__ __forceinline__ void DispatchOnDevice(DType dtype, F&& f) {
   }
 }
 
-/// Whether what is computed in C has operands of dtype D.
+/// Returns whether C is the compute type of operands of dtype D.
 template <typename C>
 constexpr bool IsOperandOf(DType dtype) {
   if (dtype == DType::kBool) return true;
@@ -147,7 +148,7 @@ __device__ __forceinline__ T Saturated(C value) {
   return static_cast<T>(value);
 }
 
-/// As CopyArgs says.
+/// Converts as CopyArgs.
 template <DType D, typename C>
 __device__ __forceinline__ typename StoredAs<D>::Type ToStored(C value) {
   using T = typename StoredAs<D>::Type;
@@ -164,8 +165,8 @@ __device__ __forceinline__ typename StoredAs<D>::Type ToStored(C value) {
   }
 }
 
-/// The N elements from `index` on, which are aligned if they fill a
-/// vector. Those of a dtype that C has no operands of are left as they are.
+/// Loads the N elements from `index` on, which are aligned if they fill a
+/// vector. Does nothing for dtypes that are not computed in C.
 template <int N, typename C>
 __device__ __forceinline__ void LoadElements(const void* data, DType dtype,
                                              int64_t index,
@@ -189,7 +190,8 @@ __device__ __forceinline__ void LoadElements(const void* data, DType dtype,
   });
 }
 
-/// Converts and stores: of kAny any dtype, else those that C has operands of.
+/// Converts and stores: with kAny any dtype, otherwise those that are computed
+/// in C.
 template <bool kAny = false, int N, typename C>
 __device__ __forceinline__ void StoreElements(void* data, DType dtype,
                                               int64_t index,
@@ -235,7 +237,7 @@ __device__ __forceinline__ int64_t LoadIndex(const void* data, DType dtype,
   return LoadElement<int64_t>(data, dtype, index);
 }
 
-/// Copies an element of `size` bytes; from null: zero bytes.
+/// Copies an element of `size` bytes; zero bytes if the source is null.
 __device__ __forceinline__ void CopyBits(void* to, int64_t to_index,
                                          const void* from, int64_t from_index,
                                          int64_t size) {

@@ -3,9 +3,9 @@
 #define CROSSHATCH_TENSOR_KERNELS_CUDA_ELEMENTWISE_CUH_
 
 /// \file
-/// The one kernel behind everything that goes element by element: it loads
-/// vectors of all inputs in the compute type, calls a function on them and
-/// stores the outputs. Each byte is moved once.
+/// The kernel of all elementwise ops: it loads vectors of all inputs in the
+/// compute type, calls a function on them and stores the outputs. Each byte is
+/// moved once.
 
 #include <cstdint>
 #include <type_traits>
@@ -17,7 +17,7 @@
 
 namespace crosshatch::internal {
 
-/// What is beside a function's operands.
+/// Options besides a function's operands.
 struct ElementwiseOptions {
   WriteMode mode = WriteMode::kOverwrite;
   /// Outputs (bit o: output o) that are not stored.
@@ -92,8 +92,8 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-/// Issues f over the operands, inputs first. C is the type to compute in. kAny:
-/// outputs are of any dtype, not only of those that C is for.
+/// Issues f over the operands, inputs first. C is the compute type. kAny:
+/// outputs have any dtype, not only those that are computed in C.
 template <typename C, int kIn, int kOut, bool kAny = false, typename F>
 void Elementwise(const char* name, F f, const KernelShape& shape,
                  const StridedOperand (&operands)[kIn + kOut],

@@ -34,8 +34,8 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-/// The row of the table that each id names, and table_rows for those that are
-/// elsewhere, so that they come last.
+/// The table row of each id, and table_rows for ids outside, so that they come
+/// last.
 __global__ void __launch_bounds__(256)
     KeysKernel(EmbeddingBackwardArgs args, uint64_t* keys, int64_t* rows) {
   for (int64_t r = GlobalThread(); r < args.rows; r += GlobalThreads()) {
@@ -46,8 +46,8 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-/// A thread takes N columns of one id's rows of the gradient, in their order:
-/// the one at the first of them does.
+/// A thread computes N columns of the gradient rows of one id, in their order:
+/// the thread at the first of them.
 template <typename C, int N>
 __global__ void __launch_bounds__(256)
     SumRowsKernel(EmbeddingBackwardArgs args, const uint64_t* keys,

@@ -10,7 +10,7 @@
 namespace crosshatch::internal {
 namespace {
 
-/// Operands: the index, src without the dim that is indexed, out.
+/// Operands: the index, src without the indexed dim, out.
 __global__ void __launch_bounds__(256)
     GatherKernel(Strided<3> strided, IndexedPlaces places) {
   for (int64_t v = GlobalThread(); v < strided.vectors; v += GlobalThreads()) {

@@ -16,11 +16,11 @@ namespace crosshatch::internal {
 /// Bytes of CudaGemmArgs::workspace.
 extern const int64_t kCudaGemmWorkspaceBytes;
 
-/// As PlanGemm puts it. The library is asked for an algorithm once for each
-/// plan and device.
+/// Computes the plan of PlanGemm. The library chooses an algorithm once for
+/// each plan and device.
 void CudaGemm(const CudaGemmArgs& args, KernelContext& context);
 
-/// How often the library was asked for one, by this process.
+/// Returns the number of such choices in this process.
 int64_t CudaGemmChoices();
 
 }  // namespace crosshatch::internal

@@ -15,8 +15,8 @@
 namespace crosshatch::internal {
 namespace {
 
-/// Shapes whose algorithms are kept: more than a training has, and a bound
-/// where lengths differ from step to step.
+/// The number of shapes whose algorithms are cached: more than a training has,
+/// and a bound if lengths differ from step to step.
 constexpr size_t kMostAlgorithms = 10000;
 
 void Check(cublasStatus_t status, const char* what) {
@@ -49,7 +49,7 @@ cublasComputeType_t ComputeOf(GemmCompute compute) {
   return CUBLAS_COMPUTE_32F;
 }
 
-/// How a matrix lies, in the library's words.
+/// The layout of a matrix, as the library's descriptor.
 struct Layout {
   Layout(const GemmLayout& matrix, int64_t batch) {
     Check(cublasLtMatrixLayoutCreate(
@@ -72,7 +72,7 @@ struct Layout {
   cublasLtMatrixLayout_t layout = nullptr;
 };
 
-/// The product, in the library's words.
+/// The product, as the library's descriptor.
 struct Product {
   explicit Product(const GemmPlan& plan)
       : left(plan.left, plan.batch),
@@ -146,12 +146,12 @@ cublasLtMatmulAlgo_t Choose(cublasLtHandle_t handle, const GemmPlan& plan,
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, plan.left.alignment);
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, plan.right.alignment);
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, plan.out.alignment);
-  // The bias is read as what is written is.
+  // The bias has the alignment of the output.
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
       plan.bias_alignment == 0
           ? plan.out.alignment
           : std::min(plan.out.alignment, plan.bias_alignment));
-  // No sum in an order that differs from run to run.
+  // No sum in an order that differs between runs.
   set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE |
                             CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));

@@ -11,7 +11,7 @@
 namespace crosshatch::internal {
 namespace {
 
-/// A matrix of the plan's, one of the batch.
+/// A matrix of the plan, one of the batch.
 struct Matrix {
   Matrix(const GemmLayout& layout, const void* data, bool transposed,
          int64_t number)
@@ -32,8 +32,8 @@ struct Matrix {
   int64_t col_stride;
 };
 
-/// To the nearest of 10 bits of mantissa; of two, that which is farther from
-/// zero, as the device's cvt.rna.tf32 does.
+/// Rounds to the nearest of 10 bits of mantissa, ties away from zero, like the
+/// device's cvt.rna.tf32.
 float RoundedToTf32(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   if ((bits & 0x7F800000u) == 0x7F800000u) return value;
@@ -48,7 +48,7 @@ C Operand(C value, GemmCompute compute) {
   return value;
 }
 
-// A product is a block of one thread, which adds by columns of out.
+// A product is a block of one thread, which iterates over the columns of out.
 template <typename C>
 __global__ void Product(GemmPlan plan, CudaGemmArgs args) {
   const int64_t number = blockIdx.x;

@@ -14,7 +14,8 @@ uint32_t AlignmentOf(const void* data) {
   return bytes;
 }
 
-/// (rows, cols) of ours: by columns its memory is that of the transpose.
+/// Returns (rows, cols) of ours in column order, in which its memory is that of
+/// the transpose.
 GemmLayout ByColumns(const CudaMatrix& matrix, DType dtype, int64_t rows,
                      int64_t cols) {
   if (matrix.transposed) std::swap(rows, cols);

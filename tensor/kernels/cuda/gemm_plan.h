@@ -3,8 +3,8 @@
 #define CROSSHATCH_TENSOR_KERNELS_CUDA_GEMM_PLAN_H_
 
 /// \file
-/// How a product is put to a library whose matrices lie by columns: a pure
-/// function, of which cuBLASLt and the emulation each carry out the result.
+/// Converts a product for a library with column-major matrices: a pure
+/// function, whose result cuBLASLt or the emulation computes.
 
 #include <compare>
 #include <cstdint>
@@ -16,17 +16,16 @@ namespace crosshatch::internal {
 /// A matrix of unit stride in one of its dims, one of a batch.
 struct CudaMatrix {
   void* data = nullptr;
-  /// Elements from one row to the next or, where transposed, from one column to
-  /// the next.
+  /// Elements between rows or, if transposed, between columns.
   int64_t leading = 1;
   bool transposed = false;
-  /// From one of the batch to the next; 0 for one that all share.
+  /// Elements between matrices of the batch; 0 if all share one.
   int64_t batch_stride = 0;
 };
 
 /// out = alpha * a b + beta * out + bias: a (m, k), b (k, n), out (m, n) not
-/// transposed, bias (n) for each row; all sizes are positive. Sums are of
-/// float, or of double for f64; with beta == 0 the old out is not read.
+/// transposed, bias (n) for each row; all sizes are positive. Sums are in
+/// float, or in double for f64; with beta == 0 the old out is not read.
 struct CudaGemmArgs {
   int64_t m = 0;
   int64_t n = 0;
@@ -39,36 +38,35 @@ struct CudaGemmArgs {
   DType out_dtype = DType::kFloat32;
   double alpha = 1;
   double beta = 0;
-  /// n elements of out_dtype, the same for all of the batch; null: none. Not of
-  /// f64, which the library has no such epilogue for.
+  /// n elements of out_dtype, the same for all of the batch; null: none. Not
+  /// for f64, for which the library has no such epilogue.
   const void* bias = nullptr;
-  /// Of f32: a and b may be rounded to TF32, which has 10 bits of mantissa.
+  /// For f32: a and b may be rounded to TF32, which has 10 bits of mantissa.
   bool tf32 = false;
   /// kCudaGemmWorkspaceBytes bytes.
   void* workspace = nullptr;
 };
 
-/// What terms are multiplied and added in.
+/// The type of products and sums.
 enum class GemmCompute : uint8_t { kFloat32, kTf32, kFloat64 };
 
-/// A matrix by columns: element (r, c) lies at r + c * leading.
+/// A column-major matrix: element (r, c) is at r + c * leading.
 struct GemmLayout {
   DType dtype = DType::kFloat32;
   int64_t rows = 0;
   int64_t cols = 0;
   int64_t leading = 1;
   int64_t batch_stride = 0;
-  /// Bytes that the address is a multiple of: the greatest power of two, at
-  /// most 16.
+  /// The alignment of the address: the greatest power of two that divides it,
+  /// at most 16.
   uint32_t alignment = 16;
 
   friend auto operator<=>(const GemmLayout&, const GemmLayout&) = default;
 };
 
-/// out = alpha * op(left) op(right) + beta * out + bias, by columns, op being a
-/// transpose where asked for, bias (rows of out) for each column. It holds all
-/// that an algorithm is chosen by, and no address: plans that are equal take
-/// one algorithm.
+/// out = alpha * op(left) op(right) + beta * out + bias, column-major, op being
+/// an optional transpose, bias (rows of out) for each column. It has everything
+/// that determines an algorithm, and no address: equal plans use one algorithm.
 struct GemmPlan {
   GemmLayout left;
   GemmLayout right;
@@ -76,15 +74,15 @@ struct GemmPlan {
   int64_t batch = 1;
   bool transpose_left = false;
   bool transpose_right = false;
-  /// Of the bias' address, as of a matrix; 0: there is none.
+  /// The alignment of the bias' address, as for a matrix; 0: no bias.
   uint32_t bias_alignment = 0;
   GemmCompute compute = GemmCompute::kFloat32;
 
   friend auto operator<=>(const GemmPlan&, const GemmPlan&) = default;
 };
 
-/// By columns our out is out^T = b^T a^T: `left` is the matrix b, `right` a,
-/// and the bias of our columns that of the plan's rows.
+/// Returns the plan. Column-major, our out is out^T = b^T a^T: `left` is the
+/// matrix b, `right` a, and the bias of our columns that of the plan's rows.
 GemmPlan PlanGemm(const CudaGemmArgs& args);
 
 }  // namespace crosshatch::internal

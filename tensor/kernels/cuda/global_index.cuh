@@ -19,9 +19,9 @@ struct Box {
   int ndim = 0;
   int64_t count = 1;
   int64_t sizes[kMaxKernelDims] = {};
-  /// Of one step in each dim, in the global tensor's row-major order.
+  /// The stride of each dim in the global tensor's row-major order.
   int64_t steps[kMaxKernelDims] = {};
-  /// Of the box's first element there.
+  /// The index of the box's first element there.
   int64_t first = 0;
 
   CH_HOST_DEVICE int64_t GlobalIndex(int64_t element) const {
@@ -50,7 +50,7 @@ inline Box MakeBox(const KernelShape& shape, const int64_t* offsets,
   return box;
 }
 
-/// The words of the element of that index in its tensor.
+/// Returns the random words of the element of that index in its tensor.
 __device__ __forceinline__ std::array<uint32_t, 4> WordsOf(uint64_t key,
                                                            uint64_t stream,
                                                            int64_t element) {

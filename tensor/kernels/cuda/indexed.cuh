@@ -10,17 +10,18 @@
 
 namespace crosshatch::internal {
 
-/// The dim that indices name elements of.
+/// The indexed dim.
 struct IndexedPlaces {
   int dim;
   int64_t first;
   int64_t count;
   int64_t bound;
-  /// Of that dim, in the tensor whose elements are named.
+  /// The stride of that dim in the indexed tensor.
   int64_t stride;
   Complainer complainer;
 
-  /// The place that an index names; -1, and a complaint, if it names nothing.
+  /// Returns the position of an index; -1, with a complaint, if it is out of
+  /// range.
   __device__ __forceinline__ int64_t Of(const void* index, DType dtype,
                                         int64_t offset) const {
     const int64_t named = LoadIndex(index, dtype, offset);

@@ -7,11 +7,11 @@ namespace crosshatch::internal {
 namespace {
 
 constexpr int64_t kItemThreads = 256;
-// Eight blocks of 256 threads are what a multiprocessor holds, and no device
-// has more than 256 of them.
+// A multiprocessor holds eight blocks of 256 threads, and no device has more
+// than 256 multiprocessors.
 constexpr int64_t kMaxItemBlocks = 2048;
 constexpr int64_t kMaxRowBlocks = (int64_t{1} << 31) - 1;
-// Where a row is longer each thread takes several of its items.
+// For longer rows each thread has several items.
 constexpr int64_t kMaxRowThreads = 512;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }

@@ -20,9 +20,9 @@ std::byte* At(const void* data, DType dtype, int64_t offset) {
          offset * SizeOf(dtype);
 }
 
-/// The workspace: the library's, then copies of those operands that it cannot
-/// read as they are, one matrix of each at a time, in their own dtype; of out,
-/// in the type that products are computed in.
+/// The workspace: the library's, then copies of the operands that it cannot
+/// read directly, one matrix of each at a time, in their own dtype; and of out,
+/// in the compute type of products.
 struct Problem {
   explicit Problem(const MatMulArgs& original)
       : args(NormalizedMatMul(original)),
@@ -70,7 +70,7 @@ CudaMatrix AsMatrix(const MatMulInput& matrix, DType dtype, int64_t offset,
   return result;
 }
 
-/// A contiguous copy in the order that the matrix has in memory already.
+/// Returns a contiguous copy in the matrix's own memory order.
 CudaMatrix Staged(const MatMulInput& matrix, DType dtype, int64_t offset,
                   int64_t rows, int64_t cols, std::byte* to,
                   KernelContext& context) {
@@ -111,7 +111,8 @@ void CudaMatMul(const MatMulArgs& original, KernelContext& context) {
   CH_CHECK(problem.bytes == 0 || workspace != nullptr)
       << "matmul kernel: no workspace";
 
-  // The inner dim of the batch is the library's, unless something is staged.
+  // The library processes the inner dim of the batch, unless something is
+  // staged.
   StridedLoop loop = problem.batch;
   CudaGemmArgs gemm;
   gemm.m = args.m;
@@ -121,7 +122,7 @@ void CudaMatMul(const MatMulArgs& original, KernelContext& context) {
   gemm.alpha = args.alpha;
   gemm.tf32 = CudaContextOf(context).tf32;
   gemm.workspace = workspace;
-  // The library adds it to what it has in registers.
+  // The library adds it in registers.
   const bool adds_bias = args.dtype != DType::kFloat64 && !problem.stage_out;
   if (adds_bias) gemm.bias = args.bias;
   int64_t inner_strides[3] = {};

@@ -3,21 +3,21 @@
 #define CROSSHATCH_TENSOR_KERNELS_CUDA_MMA_CUH_
 
 /// \file
-/// Products of matrices of bf16 or f16 that the lanes of a warp make together,
-/// on tensor cores: a 16 x 16 matrix, the left one, times a 16 x 8 one, added
-/// to sums of float. Each lane has its part of them in registers. With g =
-/// lane / 4 and t = lane % 4, its sums are of the rows g (the first two) and
-/// g + 8, and of the columns 2t and 2t + 1; what it has of the left matrix is
-/// of the same rows, so that sums of two products side by side are, rounded to
-/// 16 bits, a left matrix of the next one (LeftOfSums).
+/// Products of bf16 or f16 matrices that the lanes of a warp compute together
+/// on tensor cores: a 16 x 16 left matrix times a 16 x 8 right one, added to
+/// float sums. Each lane has its part of them in registers. With g = lane / 4
+/// and t = lane % 4, its sums are in the rows g (the first two) and g + 8, and
+/// in the columns 2t and 2t + 1. Its part of the left matrix is in the same
+/// rows, so that the sums of two adjacent products, rounded to 16 bits, are a
+/// left matrix of the next one (LeftOfSums).
 ///
 /// Both matrices come from tiles in shared memory, whose rows are TileRows. All
 /// lanes of the warp call each of these functions together.
 ///
-/// Products of two elements are exact. What sums lose is not laid down: devices
-/// bring the terms of a sum, 16 and what was there, to the largest exponent and
-/// cut off what does not fit, which is up to a unit in the last place of the
-/// largest for each, twice what rounding loses.
+/// Products of two elements are exact. The rounding of sums is not specified:
+/// devices shift the terms of a sum, 16 and the old value, to the largest
+/// exponent and truncate, which loses up to a unit in the last place of the
+/// largest for each, twice as much as rounding.
 
 #include <cstdint>
 
@@ -35,16 +35,16 @@ namespace crosshatch::internal {
 /// Eight elements of 16 bits as pairs, the first of each in the lower bits.
 using Eight = Pack<uint32_t, 4>;
 
-/// A row of a tile in shared memory, `kCols` elements. Behind them are eight
-/// that nobody uses: with them the same columns of eight rows lie in banks of
-/// their own, for every kCols that is a multiple of 64.
+/// A row of a tile in shared memory, `kCols` elements. Eight unused elements
+/// follow: with them the same columns of eight rows are in different banks, for
+/// every kCols that is a multiple of 64.
 template <int kCols>
 struct TileRow {
   static_assert(kCols % 64 == 0);
   Eight eights[kCols / 8 + 1];
 };
 
-/// What a lane has of the left matrix, of a right one, and of sums.
+/// A lane's part of the left matrix, of a right one, and of the sums.
 using LeftPart = uint32_t[4];
 using RightPart = uint32_t[2];
 using SumsPart = float[4];
@@ -77,7 +77,7 @@ __device__ __forceinline__ void MultiplyAdd(SumsPart& sums,
 }
 
 /// Loads four matrices of 8 x 8, of which lane l points to row l % 8 of number
-/// l / 8; turned around if kTransposed.
+/// l / 8; transposed if kTransposed.
 template <bool kTransposed>
 __device__ __forceinline__ void LoadMatrices(uint32_t (&pairs)[4],
                                              const Eight* row) {
@@ -100,8 +100,8 @@ __device__ __forceinline__ void LoadMatrices(uint32_t (&pairs)[4],
 #endif
 }
 
-/// The left matrix: 16 rows of a tile, and of these the 16 columns from
-/// 8 * `eight` on.
+/// Loads the left matrix: 16 rows of a tile, with the 16 columns from 8 *
+/// `eight` on.
 template <int kCols>
 __device__ __forceinline__ void LoadLeft(LeftPart& left,
                                          const TileRow<kCols>* rows,
@@ -110,9 +110,9 @@ __device__ __forceinline__ void LoadLeft(LeftPart& left,
   LoadMatrices<false>(left, &rows[lane % 16].eights[eight + lane / 16]);
 }
 
-/// Two right matrices side by side, whose 16 columns are 16 rows of a tile, and
-/// of these the 16 columns from 8 * `eight` on: the product is with the
-/// transpose of the tile.
+/// Loads two adjacent right matrices, whose 16 columns are 16 rows of a tile,
+/// with the 16 columns from 8 * `eight` on: the product is with the transpose
+/// of the tile.
 template <int kCols>
 __device__ __forceinline__ void LoadRightOfTransposed(
     RightPart (&right)[2], const TileRow<kCols>* rows, int eight) {
@@ -126,8 +126,8 @@ __device__ __forceinline__ void LoadRightOfTransposed(
   right[1][1] = pairs[3];
 }
 
-/// Two right matrices side by side, whose 16 rows are those of a tile, and of
-/// these the 16 columns from 8 * `eight` on.
+/// Loads two adjacent right matrices, whose 16 rows are those of a tile, with
+/// the 16 columns from 8 * `eight` on.
 template <int kCols>
 __device__ __forceinline__ void LoadRight(RightPart (&right)[2],
                                           const TileRow<kCols>* rows,
@@ -157,7 +157,7 @@ __device__ __forceinline__ uint32_t PairOf(float first, float second) {
 #endif
 }
 
-/// The left matrix whose columns are those of two products side by side.
+/// Returns the left matrix whose columns are those of two adjacent products.
 template <DType D>
 __device__ __forceinline__ void LeftOfSums(LeftPart& left,
                                            const SumsPart& first,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Both norms. A block takes a piece of the rows, one after another, and keeps
-// the weight and its part of the weight's gradient in registers meanwhile: of
-// rows that fit there (4,096 columns of float32, 8,192 of 16 bits) each operand
-// is read once. The parts of the pieces lie in the workspace until a second
-// kernel adds them up.
+// Both norms. A block processes a piece of the rows, one after another, and
+// keeps the weight and its part of the weight's gradient in registers. For rows
+// that fit there (4,096 columns of float32, 8,192 of 16 bits) each operand is
+// read once. The parts of the pieces are in the workspace until a second kernel
+// adds them up.
 #include <cmath>
 #include <cstdint>
 
@@ -16,14 +16,13 @@ namespace {
 
 constexpr int64_t kMostForwardPieces = 512;
 constexpr int64_t kMostBackwardPieces = 256;
-/// Rows of a piece: what it moves of its own, the weight and the parts of its
-/// gradient, is then little beside them.
+/// Minimum rows of a piece, so that moving the weight and the parts of its
+/// gradient costs little in comparison.
 constexpr int64_t kLeastRows = 16;
-/// Vectors that a thread keeps of each row and of what belongs to columns.
+/// Vectors that a thread keeps of each row and of the per-column operands.
 constexpr int kKept = 2;
 
-/// One vector of what belongs to columns, such as the weight; null:
-/// `otherwise`.
+/// One vector of a per-column operand, such as the weight; null: `otherwise`.
 template <typename C, int N>
 __device__ __forceinline__ void LoadColumns(const void* data, DType dtype,
                                             Columns columns, C otherwise,
@@ -36,9 +35,9 @@ __device__ __forceinline__ void LoadColumns(const void* data, DType dtype,
   }
 }
 
-/// A statistic of the rows of a piece, one after another up to `end`: all
-/// threads of the block have it, and each keeps that of a row, so that those of
-/// many rows are stored side by side.
+/// A statistic of the rows of a piece, one after another up to `end`. All
+/// threads of the block have it, and each stores that of one row, so that those
+/// of many rows are stored together.
 template <typename C>
 class RowStatistic {
  public:
@@ -63,9 +62,8 @@ class RowStatistic {
   unsigned count_ = 0;
 };
 
-/// A statistic of the rows of a piece, one after another up to `end`, which a
-/// warp reads side by side for as many rows as it has lanes. All of them ask
-/// for each row.
+/// A statistic of the rows of a piece, one after another up to `end`. A warp
+/// loads as many rows at once as it has lanes. All lanes request each row.
 template <typename C>
 class RowStatisticReader {
  public:
@@ -93,9 +91,9 @@ class RowStatisticReader {
   C of_lane_ = C(0);
 };
 
-/// How a part lies in the workspace. N values of a thread take several
-/// instructions where they are more than a vector of 16 bytes; what the threads
-/// store by one of them lies side by side, so that it fills whole sectors.
+/// The layout of a part in the workspace. N values of a thread need several
+/// instructions if they exceed a vector of 16 bytes; the values that the
+/// threads store by one of them are adjacent, so that they fill whole sectors.
 template <typename C, int N>
 struct PartLayout {
   static constexpr int kPack = N * sizeof(C) > 16
@@ -103,14 +101,14 @@ struct PartLayout {
                                    : N;
   int64_t cols;
 
-  /// Where rows are whole vectors each part begins at one.
+  /// If rows are whole vectors, each part begins at a vector.
   __device__ __forceinline__ bool HasVectors() const { return cols % N == 0; }
-  /// Where column `col` lies.
+  /// Returns the position of column `col`.
   __device__ __forceinline__ int64_t At(int64_t col) const {
     if (kPack == N || !HasVectors()) return col;
     return (col % N / kPack * (cols / N) + col / N) * kPack + col % kPack;
   }
-  /// Whose sum lies at `at`.
+  /// Returns the column whose sum is at `at`.
   __device__ __forceinline__ int64_t ColumnAt(int64_t at) const {
     if (kPack == N || !HasVectors()) return at;
     const int64_t pack = at / kPack;
@@ -135,7 +133,7 @@ struct PartLayout {
   }
 };
 
-/// Forward, of layer_norm or, with no mean and no bias, of rms_norm.
+/// Forward of layer_norm or, without mean and bias, of rms_norm.
 template <typename C, int N, bool kCentered>
 __global__ void __launch_bounds__(512)
     NormKernel(LayerNormArgs args, int64_t rows_per_piece) {
@@ -207,9 +205,9 @@ __global__ void __launch_bounds__(512)
   }
 }
 
-/// Backward, of layer_norm or, with no mean, of rms_norm. parts: [2][pieces]
-/// [cols] in C, those of the weight's gradient and of the bias', each as
-/// PartLayout<C, N> says; null where none is wanted.
+/// Backward of layer_norm or, without mean, of rms_norm. parts:
+/// [2][pieces][cols] in C, those of the weight's gradient and of the bias',
+/// each in PartLayout<C, N>; null if not needed.
 template <typename C, int N, bool kCentered>
 __global__ void __launch_bounds__(512)
     NormBackwardKernel(LayerNormBackwardArgs args, int64_t rows_per_piece,
@@ -227,7 +225,7 @@ __global__ void __launch_bounds__(512)
   C* const bias_part =
       parts == nullptr ? nullptr : part + int64_t{gridDim.x} * args.cols;
   const PartLayout<C, N> layout = {args.cols};
-  // Columns beyond those kept are added up where they lie.
+  // Columns beyond the kept ones are added up in memory.
   if (parts != nullptr) {
     const C zeros[N] = {};
     vectors.ForOthers([&](Columns columns) {

@@ -13,7 +13,7 @@
 namespace crosshatch {
 namespace {
 
-// Of the host, and devices touch it too.
+// Returns host memory that devices can access.
 void* Pinned(size_t bytes) {
   void* data = nullptr;
   internal::CheckCuda(cudaHostAlloc(&data, bytes, cudaHostAllocPortable),
@@ -45,8 +45,8 @@ struct TestStream {
   internal::CudaKernelContext context;
 };
 
-// Under emulation with threads in order, then in orders that a seed gives; on a
-// device as it likes, twice.
+// Under emulation with threads in order, then in seeded orders; on a device
+// twice.
 class Cuda final : public kernel_test::Device {
  public:
   const KernelTable& kernels() const override { return CudaKernels(); }
@@ -73,8 +73,8 @@ class Cuda final : public kernel_test::Device {
 };
 
 [[maybe_unused]] const bool kIsSet = [] {
-  // Read by the first call of the runtime: that a kernel has run when its call
-  // returns is what tests of kernels ask for.
+  // The runtime's first call reads it: tests of kernels require that a kernel
+  // has run when its call returns.
   setenv("CUDA_LAUNCH_BLOCKING", "1", /*replace=*/1);
   static const Cuda cuda;
   kernel_test::SetDevice(&cuda);

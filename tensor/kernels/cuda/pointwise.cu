@@ -10,7 +10,7 @@
 namespace crosshatch::internal {
 namespace {
 
-/// f for each of the N elements.
+/// Calls f for each of the N elements.
 template <int N, typename C, typename F>
 __device__ __forceinline__ void ForEach(C (&out)[N], F f) {
 #pragma unroll
@@ -47,7 +47,7 @@ __device__ __forceinline__ C GeluSlope(C x) {
   return s + x * s * (C(1) - s) * slope;
 }
 
-/// The part of a normal distribution below x.
+/// The normal distribution function at x.
 template <typename C>
 __device__ __forceinline__ C NormalBelow(C x) {
   return C(0.5) + C(0.5) * std::erf(x * C(0.70710678118654752));
@@ -243,7 +243,7 @@ struct SiluMulBackward {
   }
 };
 
-/// Calls f(C()) with the type that operands of `dtype` are computed in.
+/// Calls f(C()) with the compute type of operands of `dtype`.
 template <typename F>
 void DispatchCompute(DType dtype, F&& f) {
   if (!IsFloatingPoint(dtype)) return f(int64_t{});
@@ -309,7 +309,7 @@ void CudaSiluMulBackward(const SiluMulBackwardArgs& args,
   if (!args.want_dgate && !args.want_dup) return;
   ElementwiseOptions options;
   options.unwanted = (args.want_dgate ? 0u : 1u) | (args.want_dup ? 0u : 2u);
-  // What is not wanted may have no memory and no strides of its own.
+  // Outputs that are not needed may have neither memory nor strides.
   const KernelOutput& dgate = args.want_dgate ? args.dgate : args.dup;
   const KernelOutput& dup = args.want_dup ? args.dup : args.dgate;
   DispatchCompute(args.grad.dtype, [&](auto zero) {

@@ -10,7 +10,7 @@
 namespace crosshatch::internal {
 namespace {
 
-/// What is the same for all elements.
+/// The parameters of all elements.
 struct Numbers {
   RandomKind kind;
   uint64_t key;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A reduction gives each output a group of threads, which share its terms: a
-// whole block where the terms lie side by side in memory, or a column of a
-// block's threads where the outputs do. Where the outputs alone would leave a
-// device idle their terms are cut into pieces, whose results a second kernel
-// combines. Where they are cut depends on the shape alone.
+// A reduction has a group of threads for each output, which share its terms: a
+// whole block if the terms are contiguous in memory, or a column of a block's
+// threads if the outputs are. If the outputs alone would leave a device idle,
+// their terms are split into pieces, whose results a second kernel combines.
+// The split depends on the shape alone.
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -19,14 +19,14 @@
 namespace crosshatch::internal {
 namespace {
 
-/// A value and where it was found, row-major within the reduced dims.
+/// A value and its index, row-major within the reduced dims.
 template <typename C>
 struct Indexed {
   C first;
   int64_t second;
 };
 
-/// How terms are combined. Value is what a thread carries.
+/// The combination of terms. Value is what a thread carries.
 template <typename C>
 struct SumOp {
   using Value = C;
@@ -78,7 +78,7 @@ struct MinOp {
   static __device__ Value Combine(Value a, Value b) { return SmallerOf(a, b); }
 };
 
-/// The first of the most extreme; a NaN is more so than any number.
+/// The first of the most extreme; a NaN is more extreme than any number.
 template <typename C, bool kMax>
 struct ArgOp {
   using Value = Indexed<C>;
@@ -100,8 +100,8 @@ struct ArgOp {
   }
 };
 
-/// Terms that a thread comes to one after another: combined in runs of 16, and
-/// the runs likewise, so that a term of a sum is added at most 3 * 16 times.
+/// The consecutive terms of a thread: combined in runs of 16, and the runs
+/// likewise, so that a term of a sum is added at most 3 * 16 times.
 template <typename Op>
 class Run {
  public:
@@ -128,7 +128,7 @@ class Run {
   int count_ = 0;
 };
 
-/// What becomes of an output's value.
+/// The conversion of an output's value.
 struct Finish {
   void* out;
   DType dtype;
@@ -153,7 +153,7 @@ __device__ __forceinline__ void StoreResult(const Finish& finish,
     value = Plus(value, LoadElement<C>(finish.out, finish.dtype, at));
   }
   if constexpr (std::is_integral_v<C>) {
-    // The limit of what there is nothing of is the dtype's own.
+    // The limit for no terms is the dtype's own.
     if (finish.is_nothing && finish.dtype == DType::kBool) value = value > 0;
     if (finish.is_nothing && finish.dtype == DType::kInt32) {
       value = value > 1   ? std::numeric_limits<int32_t>::max()
@@ -177,8 +177,8 @@ __device__ __forceinline__ void StoreResult(const Finish& finish,
                         value.second);
 }
 
-/// One piece of the terms of each of a block's outputs. N: terms that are
-/// loaded at once.
+/// Reduces one piece of the terms of each of a block's outputs. N: terms that
+/// are loaded at once.
 template <typename C, typename Op, int N>
 __global__ void __launch_bounds__(256)
     ReduceTermsKernel(ReducePlan plan, const void* in, DType dtype,
@@ -230,8 +230,8 @@ __global__ void __launch_bounds__(256)
         StoreResult(finish, plan, output, values[thread]);
       }
     }
-    // The next turn begins with a write of each thread to its own value, which
-    // after the last barrier no other one reads.
+    // In the next iteration each thread first writes its own value, which after
+    // the last barrier no other thread reads.
   }
 }
 

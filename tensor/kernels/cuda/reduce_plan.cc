@@ -8,19 +8,19 @@ namespace crosshatch::internal {
 namespace {
 
 constexpr int kThreads = 256;
-// As many threads as fill a device; below that outputs are cut into pieces.
+// The threads that fill a device; with fewer, outputs are split into pieces.
 constexpr int64_t kEnoughThreads = int64_t{1} << 17;
-// Vectors of terms of a thread, of which it has at least as many where it can:
-// threads that have less mostly wait for one another.
+// Minimum vectors of terms per thread, if possible: threads with fewer mostly
+// wait for each other.
 constexpr int64_t kFewTerms = 4;
-// Terms of a thread, below which a piece is not worth its second kernel.
+// Minimum terms per thread for which a piece is worth a second kernel.
 constexpr int64_t kLeastTerms = 16;
-// Above this many terms a thread adds one more often than the contract says.
+// With more terms a thread would add one more often than the contract allows.
 constexpr int64_t kMostTerms = 4096;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/// Adds a dim within those that are there, or makes the last of them longer.
+/// Appends a dim within the existing ones, or extends the last of them.
 void Append(ReducePlan::Dims& dims, int64_t size, int64_t in, int64_t out) {
   if (size == 1) return;
   const int last = dims.ndim - 1;
@@ -40,14 +40,14 @@ int64_t InnerStride(const ReducePlan::Dims& dims) {
   return dims.ndim == 0 ? 0 : std::abs(dims.in_strides[dims.ndim - 1]);
 }
 
-/// Vectors of terms: where they lie side by side, and every output's start and
-/// every row of them is aligned.
+/// Returns the width of vectors of terms: if terms are contiguous, and the
+/// start of every output and every row is aligned.
 int WidthOf(const ReducePlan& plan, const ReduceArgs& args) {
   const ReducePlan::Dims& dims = plan.reduced;
   if (dims.ndim == 0 || dims.in_strides[dims.ndim - 1] != 1) return 1;
   const int width = VectorWidthOf(args.in.dtype);
   const bool floats = IsFloatingPoint(args.in.dtype);
-  // What other widths would be for is rare, and each is a kernel more.
+  // Other widths would rarely be used, and each needs another kernel.
   if (!floats || dims.sizes[dims.ndim - 1] % width != 0) return 1;
   if (args.out.dtype == DType::kFloat64 && args.in.dtype != DType::kFloat64) {
     return 1;
@@ -69,7 +69,7 @@ ReducePlan MakeReducePlan(const ReduceArgs& args, int64_t most_partials) {
   for (int d = 0; d < args.shape.ndim; ++d) {
     const int64_t size = args.shape.sizes[d];
     if (((args.reduced >> d) & 1u) != 0) {
-      // Row-major within the reduced dims, since indices are.
+      // Row-major within the reduced dims, like indices.
       Append(plan.reduced, size, args.in.strides[d], 0);
       plan.terms *= size;
     } else {
@@ -85,7 +85,7 @@ ReducePlan MakeReducePlan(const ReduceArgs& args, int64_t most_partials) {
   }
   plan.width = WidthOf(plan, args);
 
-  // Outputs side by side where those lie closer in memory than their terms.
+  // Adjacent outputs if they are closer in memory than their terms.
   const int64_t threads = std::clamp<int64_t>(
       CeilDiv(plan.outputs * plan.terms, 32) * 32, 32, kThreads);
   int block = 32;
@@ -96,7 +96,7 @@ ReducePlan MakeReducePlan(const ReduceArgs& args, int64_t most_partials) {
         InnerStride(plan.kept) < InnerStride(plan.reduced)))) {
     plan.lanes = 32;
   } else {
-    // Few terms are shared by few threads, and more outputs by a block.
+    // Few terms get few threads, and a block more outputs.
     int rows = 1;
     while (rows < block && rows * kFewTerms * plan.width < plan.terms) {
       rows *= 2;

@@ -3,7 +3,7 @@
 #define CROSSHATCH_TENSOR_KERNELS_CUDA_REDUCE_PLAN_H_
 
 /// \file
-/// How a reduction is cut among threads: a value, and a pure function of the
+/// The split of a reduction among threads: a value, and a pure function of the
 /// args.
 
 #include <cstdint>
@@ -14,8 +14,8 @@
 
 namespace crosshatch::internal {
 
-/// Threads of a block: `lanes` outputs side by side, for each of which the
-/// others share the terms of a piece.
+/// The threads of a block: `lanes` adjacent outputs; the threads of each share
+/// the terms of a piece.
 struct ReducePlan {
   /// The dims of outputs and those of their terms, outermost first.
   struct Dims {
@@ -29,7 +29,8 @@ struct ReducePlan {
   int64_t outputs = 1;
   int64_t terms = 1;
   int lanes = 1;
-  /// Whether threads that are neighbours share an output, else a term's place.
+  /// Whether adjacent threads share an output; otherwise they share a term's
+  /// index.
   bool terms_first = false;
   /// Terms that a thread loads at once.
   int width = 1;
@@ -58,8 +59,8 @@ struct ReducePlan {
   }
 };
 
-/// \param most_partials of which there is memory: pieces * outputs is at most
-///     that where there is more than one piece.
+/// \param most_partials the partial results that fit into memory: an upper
+///     bound of pieces * outputs if there is more than one piece.
 ReducePlan MakeReducePlan(const ReduceArgs& args, int64_t most_partials);
 
 }  // namespace crosshatch::internal

@@ -7,15 +7,15 @@
 namespace crosshatch::internal {
 namespace {
 
-/// Heads that a thread turns by the angles that it has read.
+/// Heads that a thread rotates by the angles that it has read.
 constexpr int64_t kHeadsOfThread = 16;
 
 int64_t PartsOf(int64_t heads) {
   return (heads + kHeadsOfThread - 1) / kHeadsOfThread;
 }
 
-/// A thread takes the same N pairs of up to kHeadsOfThread heads, which are in
-/// `parts` parts.
+/// A thread rotates the same N pairs of up to kHeadsOfThread heads, which are
+/// in `parts` parts.
 template <typename C, int N>
 __global__ void __launch_bounds__(256)
     RopeKernel(RopeArgs args, int64_t parts) {

@@ -3,7 +3,7 @@
 #define CROSSHATCH_TENSOR_KERNELS_CUDA_ROW_CUH_
 
 /// \file
-/// Rows that a block reads once and goes over several times.
+/// Rows that a block reads once and processes several times.
 
 #include <cstdint>
 #include <type_traits>
@@ -20,14 +20,14 @@ struct Columns {
   int64_t count;
 };
 
-/// The vectors of N columns that the calling thread takes of a row of `cols`,
-/// block by block. The first K of them it may keep.
+/// The vectors of N columns that the calling thread has of a row of `cols`,
+/// block by block. It may keep the first K of them.
 template <int N, int K>
 struct RowVectors {
   int64_t cols;
 
-  /// f(k, columns) for those kept, k < K; the loop unrolls, so that what is
-  /// indexed by k stays in registers.
+  /// Calls f(k, columns) for those kept, k < K; the loop unrolls, so that
+  /// arrays indexed by k stay in registers.
   template <typename F>
   __device__ __forceinline__ void ForKept(F f) const {
 #pragma unroll
@@ -36,7 +36,7 @@ struct RowVectors {
       if (col < cols) f(k, Columns{col, cols - col < N ? cols - col : N});
     }
   }
-  /// f(columns) for the others, which rows that fit have none of.
+  /// Calls f(columns) for the others; rows that fit have none.
   template <typename F>
   __device__ __forceinline__ void ForOthers(F f) const {
     const int64_t step = int64_t{blockDim.x} * N;
@@ -47,14 +47,14 @@ struct RowVectors {
   }
 };
 
-/// Where a row starts.
+/// The start of a row.
 struct RowStart {
   const void* data;
   int64_t first;
 };
 
-/// The same row of M matrices, which are read from memory the first time and
-/// from registers later, as far as they fit there.
+/// The same row of M matrices, which is read from memory the first time and
+/// from registers later, as far as it fits there.
 template <typename C, int N, int K, int M>
 class CachedRows {
  public:
@@ -122,7 +122,7 @@ class CachedRows {
 inline constexpr int kKeptVectors = 4;
 
 /// Calls f(C(), std::integral_constant<int, N>()): the compute type of `dtype`,
-/// and the columns that a thread takes at once, 1 unless `vectors`.
+/// and the columns that a thread processes at once, 1 unless `vectors`.
 template <typename F>
 void DispatchRows(DType dtype, bool vectors, F&& f) {
   if (dtype == DType::kFloat64) {
@@ -136,7 +136,7 @@ void DispatchRows(DType dtype, bool vectors, F&& f) {
   return f(float{}, std::integral_constant<int, 8>());
 }
 
-/// Whether vectors of a row of `dtype` can be loaded from all of its rows.
+/// Returns whether vectors can be loaded from all rows of `rows`.
 inline bool HasVectors(const RowsInput& rows, DType dtype) {
   return IsVectorAligned(rows.data, dtype, rows.row_stride,
                          VectorWidthOf(dtype));

@@ -10,15 +10,15 @@
 namespace crosshatch::internal {
 namespace {
 
-/// The dim that is indexed, of which a thread takes all, in order.
+/// The indexed dim, all of which a thread processes in order.
 struct Lane {
   int64_t length;
   int64_t index_stride;
   int64_t src_stride;
 };
 
-/// Operands: the index, src and out without the dim that is indexed. C: the
-/// type to add in.
+/// Operands: the index, src and out without the indexed dim. C: the type of the
+/// sums.
 template <typename C, bool kAccumulate>
 __global__ void __launch_bounds__(256)
     ScatterKernel(Strided<3> strided, Lane lane, IndexedPlaces places) {
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(256)
 
 void CudaScatter(const ScatterArgs& args, KernelContext& context) {
   const int dim = args.at.dim;
-  // Without the dim, of which each thread takes all.
+  // Without the dim, all of which a thread processes.
   KernelShape lanes = args.shape;
   lanes.sizes[dim] = std::min<int64_t>(lanes.sizes[dim], 1);
   int64_t beside[kMaxKernelDims];

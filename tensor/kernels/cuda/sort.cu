@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lanes are made runs of keys, numbers whose order is that of the elements, and
-// sorted with their indices; then what is taken is written.
+// Lanes are converted to runs of keys, numbers in the order of the elements,
+// and sorted with their indices; then the selected elements are written.
 #include <bit>
 #include <cstdint>
 
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-/// Of each lane the first `count` indices, as keys and values.
+/// The first `count` indices of each lane, as keys and values.
 __global__ void __launch_bounds__(256)
     TakenKernel(int64_t lanes, int64_t length, int64_t count,
                 const int64_t* indices, uint64_t* keys, int64_t* values) {
@@ -84,7 +84,8 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-/// Writes what indices [lanes][length], of which `count` are taken, name.
+/// Writes the elements at indices [lanes][length], of which `count` are
+/// selected.
 __global__ void __launch_bounds__(256)
     TakeKernel(Lanes in, Lanes labels, Lanes values, Lanes indices,
                int64_t length, int64_t count, const int64_t* order) {
@@ -115,7 +116,7 @@ struct SortLayout {
     length = args.shape.sizes[args.dim];
     array_bytes = (lanes * length * 8 + 63) / 64 * 64;
     if (lanes * length * args.count == 0) return;
-    // A second sort, of what is taken, is of no more.
+    // A second sort, of the selected elements, needs no more.
     bytes = 4 * array_bytes + StableSortWorkspaceBytes(lanes, length);
   }
   int64_t lanes = 1;
@@ -153,7 +154,7 @@ void CudaSort(const SortArgs& args, KernelContext& context) {
   StableSort(sort, context);
   int64_t taken_length = layout.length;
   if (!args.sorted) {
-    // What is taken, in the order of its indices.
+    // The selected elements, in the order of their indices.
     taken_length = args.count;
     LaunchKernel(
         "sort_taken", &TakenKernel, GeometryOfItems(layout.lanes * args.count),

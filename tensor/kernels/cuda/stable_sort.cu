@@ -44,7 +44,7 @@ void StableSort(const StableSortArgs& args, KernelContext& context) {
         args.sorted_values, count, args.segments, starts, starts + 1, 0,
         args.key_bits, stream);
   }
-  // One that asks for more than it is given says that a value is invalid.
+  // If its workspace is too small, CUB reports an invalid value.
   CheckCuda(error, "CUB's radix sort");
 }
 

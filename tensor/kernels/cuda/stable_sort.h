@@ -3,8 +3,8 @@
 #define CROSSHATCH_TENSOR_KERNELS_CUDA_STABLE_SORT_H_
 
 /// \file
-/// Sorting on the device: CUB's radix sort, or under emulation the standard
-/// library's.
+/// Sorting on the device: CUB's radix sort, or under emulation that of the
+/// standard library.
 
 #include <cstdint>
 
@@ -12,13 +12,13 @@
 
 namespace crosshatch::internal {
 
-/// `segments` runs of `length` keys each, sorted apart: equal keys stay in
-/// their order. A value goes along with each key. The four arrays have segments
-/// * length elements and do not overlap.
+/// `segments` runs of `length` keys each, sorted separately: equal keys keep
+/// their order. A value moves with each key. The four arrays have segments *
+/// length elements and do not overlap.
 struct StableSortArgs {
   int64_t segments = 0;
   int64_t length = 0;
-  /// Bits of a key that are not 0 in any.
+  /// The low bits of keys that may be nonzero.
   int key_bits = 64;
   const uint64_t* keys = nullptr;
   const int64_t* values = nullptr;

@@ -5,11 +5,11 @@
 
 namespace crosshatch::internal {
 
-// Of the sizes alone, so that a dry run, which has no device to ask, accounts
-// for what every device gets. CUB takes no more on any: its radix sort keeps
-// another copy of keys and values, 256 counters of 4 bytes for each tile of at
-// least 1,024 elements, and 256 of 8 bytes in each of 8 passes for each portion
-// of almost 2^28.
+// A function of the sizes alone, so that a dry run, which has no device to
+// query, accounts for the same bytes as every device. CUB needs no more on any
+// device: its radix sort keeps another copy of keys and values, 256 counters of
+// 4 bytes for each tile of at least 1,024 elements, and 256 of 8 bytes in each
+// of 8 passes for each portion of almost 2^28.
 int64_t StableSortWorkspaceBytes(int64_t segments, int64_t length) {
   const int64_t count = segments * length;
   if (count == 0) return 0;

@@ -3,9 +3,9 @@
 #define CROSSHATCH_TENSOR_KERNELS_CUDA_STRIDED_H_
 
 /// \file
-/// How elementwise kernels walk over strided operands: as few dims as the
-/// strides allow, the inner one in vectors. Made by the host, a value that
-/// kernels take among their parameters.
+/// Loops of elementwise kernels over strided operands: as few dims as the
+/// strides allow, the inner one in vectors. A value that the host computes and
+/// passes as a kernel parameter.
 
 #include <cstdint>
 
@@ -35,14 +35,14 @@ struct Strided {
   StridedLoop loop;
   void* data[kOperands] = {};
   DType dtypes[kOperands] = {};
-  /// Elements that a thread takes at once of the inner dim, in which every
-  /// operand has stride 1 or 0 where it is not 1.
+  /// Elements of the inner dim that a thread processes at once. If it is not 1,
+  /// every operand has stride 1 or 0 in that dim.
   int width = 1;
   int64_t vectors_per_row = 0;
   int64_t vectors = 0;
 
-  /// Where vector `vector` starts: its place in the inner dim, and of each
-  /// operand the offset of its first element.
+  /// Returns the start of vector `vector`: its position in the inner dim, and
+  /// the offset of its first element in each operand.
   CH_HOST_DEVICE int64_t Locate(int64_t vector,
                                 int64_t (&offsets)[kOperands]) const {
     int64_t row = vector / vectors_per_row;
@@ -62,17 +62,17 @@ struct Strided {
   }
 };
 
-/// The widest vectors that all operands allow: at most `most` elements and 16
-/// bytes, a power of two; 1 where some operand's inner stride is neither 1 nor
-/// 0. Where rows end amid a vector their starts are aligned all the same.
+/// Returns the widest vectors that all operands allow: at most `most` elements
+/// and 16 bytes, a power of two; 1 if some operand's inner stride is neither 1
+/// nor 0. If rows end within a vector, their starts are still aligned.
 int WidthOf(const StridedLoop& loop, const StridedOperand* operands, int count,
             int most);
 
-/// The loop in the order of the last operand's memory.
+/// Returns the loop in the order of the last operand's memory.
 StridedLoop MakeLoop(const KernelShape& shape, const StridedOperand* operands,
                      int count);
 
-/// The last operand is written; the loop goes in the order of its memory.
+/// The last operand is written; the loop is in the order of its memory.
 template <int kOperands>
 Strided<kOperands> MakeStrided(const KernelShape& shape,
                                const StridedOperand (&operands)[kOperands],

@@ -3,7 +3,7 @@
 #define CROSSHATCH_TENSOR_KERNELS_CUDA_WARPS_CUH_
 
 /// \file
-/// Where a thread is among the warps of a block of one dim.
+/// The position of a thread in the warps of a block of one dim.
 
 #include "crosshatch/tensor/kernels/cuda/cuda_api.cuh"
 

@@ -8,7 +8,8 @@
 namespace crosshatch::internal {
 namespace {
 
-/// A thread takes an element of a window: neighbours write side by side.
+/// One thread per element of a window: adjacent threads write adjacent
+/// elements.
 __global__ void __launch_bounds__(256)
     UnfoldKernel(WindowsArgs args, int64_t count) {
   const WindowDim& rows = args.rows;
@@ -43,7 +44,7 @@ __device__ __forceinline__ int64_t WindowOf(const WindowDim& dim, int64_t at,
   return window < dim.windows ? window : -1;
 }
 
-/// A thread takes an element of an image.
+/// One thread per element of an image.
 template <typename C>
 __global__ void __launch_bounds__(256)
     FoldKernel(WindowsArgs args, int64_t count) {
