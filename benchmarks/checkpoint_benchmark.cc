@@ -38,7 +38,6 @@
 #include "crosshatch/extensions/dtensor_extensions.h"
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/mesh/device_mesh.h"
-#include "crosshatch/nn/combined_state.h"
 #include "crosshatch/nn/models/llama.h"
 #include "crosshatch/nn/module_state.h"
 #include "crosshatch/nn/optim/adamw.h"
@@ -101,7 +100,8 @@ absl::Status Run(ch::World& world, const Settings& settings) {
   CH_ASSIGN_OR_RETURN(ch::DeviceMesh fsdp, mesh.Slice("fsdp"));
   ch::nn::Llama model(
       {.dim = 512, .layers = 6, .heads = 8, .ffn = 1408, .vocab = 4096});
-  CH_RETURN_IF_ERROR(ch::tp::ParallelizeModule(model, tp, ch::tp::LlamaPlan()));
+  CH_RETURN_IF_ERROR(
+      ch::tp::ParallelizeModule(model, tp, ch::tp::LlamaPlan(model.config())));
   ch::fsdp::FullyShardOptions options;
   options.extension = ch::DTensorExtensions::Create();
   for (ch::nn::Module& block : model.blocks()) {

@@ -25,8 +25,6 @@
 #include "crosshatch/extensions/dtensor_extensions.h"
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/mesh/device_mesh.h"
-#include "crosshatch/nn/bound_values.h"
-#include "crosshatch/nn/combined_state.h"
 #include "crosshatch/nn/models/llama.h"
 #include "crosshatch/nn/module_state.h"
 #include "crosshatch/nn/optim/adamw.h"

@@ -28,8 +28,8 @@
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/layout/box.h"
 #include "crosshatch/nn/materialize.h"
+#include "crosshatch/nn/module.h"
 #include "crosshatch/nn/module_state.h"
-#include "crosshatch/nn/state_guard.h"
 #include "crosshatch/tensor/host_access.h"
 #include "crosshatch/tensor/rank_context.h"
 

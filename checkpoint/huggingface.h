@@ -36,7 +36,7 @@ namespace crosshatch::checkpoint {
 /// reads to the current stream and waits for it. In a dry run, checks the files
 /// and does not read them.
 /// \error Before any weight changes: kFailedPrecondition naming a module whose
-///     parameters cannot be overwritten now (nn/state_guard.h), e.g. while they
+///     parameters cannot be overwritten now (nn/module.h), e.g. while they
 ///     are summoned; kNotFound naming a missing tensor; kInvalidArgument naming
 ///     a tensor that the model lacks (except a tied model's head that equals
 ///     the embedding) or whose shape or dtype does not match; kDataLoss for an
@@ -98,7 +98,7 @@ absl::StatusOr<std::vector<std::string>> UnfinishedSaves(
 /// \error The same on every rank: kAlreadyExists if the directory is not empty
 ///     or another save wrote it meanwhile; kFailedPrecondition in a dry run,
 ///     which has no weights, or naming a module whose parameters cannot be read
-///     now (nn/state_guard.h), e.g. while they are summoned, or if ranks'
+///     now (nn/module.h), e.g. while they are summoned, or if ranks'
 ///     models or options would write a weight to different places; errors of
 ///     the system or of a collective. Complete weights are never deleted: an
 ///     error after they were written says where they are.

@@ -28,7 +28,6 @@
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/mesh/sum_over_mesh.h"
-#include "crosshatch/nn/combined_state.h"
 #include "crosshatch/nn/data_position.h"
 #include "crosshatch/nn/layers/linear.h"
 #include "crosshatch/nn/layers/module_list.h"
@@ -38,6 +37,7 @@
 #include "crosshatch/nn/name_pattern.h"
 #include "crosshatch/nn/optim/adamw.h"
 #include "crosshatch/nn/optim/clip_grad.h"
+#include "crosshatch/nn/state_dict.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
@@ -580,16 +580,19 @@ absl::StatusOr<std::vector<std::string>> LayoutsInBlock(ch::World& world,
         model, tp, ch::tp::LlamaPlan(model.config())));
   } else if (splits) {
     // [tp_alone]
+    const int64_t head_dim = model.config().head_dim;  // heads stay whole
     const ch::tp::Style colwise = ch::tp::ColwiseParallel();
-    const ch::tp::Style rowwise =
-        ch::tp::RowwiseParallel({.use_local_output = true});
-    CH_RETURN_IF_ERROR(
-        ch::tp::ParallelizeModule(model, tp,
-                                  {{"layers.*.self_attn.[qkv]_proj", colwise},
-                                   {"layers.*.self_attn.o_proj", rowwise},
-                                   {"layers.*.mlp.gate_proj", colwise},
-                                   {"layers.*.mlp.up_proj", colwise},
-                                   {"layers.*.mlp.down_proj", rowwise}}));
+    CH_RETURN_IF_ERROR(ch::tp::ParallelizeModule(
+        model, tp,
+        {{"layers.*.self_attn.[qkv]_proj",
+          ch::tp::ColwiseParallel({.unit = head_dim})},
+         {"layers.*.self_attn.o_proj",
+          ch::tp::RowwiseParallel(
+              {.use_local_output = true, .unit = head_dim})},
+         {"layers.*.mlp.gate_proj", colwise},
+         {"layers.*.mlp.up_proj", colwise},
+         {"layers.*.mlp.down_proj",
+          ch::tp::RowwiseParallel({.use_local_output = true})}}));
     // [/tp_alone]
   }
   CH_RETURN_IF_ERROR(ch::fsdp::FullyShard(model, data));

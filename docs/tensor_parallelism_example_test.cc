@@ -10,9 +10,9 @@
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/nn/layers/embedding.h"
 #include "crosshatch/nn/layers/linear.h"
-#include "crosshatch/nn/layers/rms_norm.h"
+#include "crosshatch/nn/layers/norm.h"
 #include "crosshatch/nn/loss.h"
-#include "crosshatch/nn/named_inputs.h"
+#include "crosshatch/nn/module.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
@@ -49,10 +49,10 @@ class Attention final : public ch::nn::Module {
   }
 
  private:
-  ch::nn::Linear q_{kDim, 6, {.out_unit = 2}};
-  ch::nn::Linear k_{kDim, 6, {.out_unit = 2}};
-  ch::nn::Linear v_{kDim, 6, {.out_unit = 2}};
-  ch::nn::Linear out_{6, kDim, {.in_unit = 2}};
+  ch::nn::Linear q_{kDim, 6};
+  ch::nn::Linear k_{kDim, 6};
+  ch::nn::Linear v_{kDim, 6};
+  ch::nn::Linear out_{6, kDim};
 };
 
 class Model final : public ch::nn::Module {
@@ -107,8 +107,9 @@ TEST(TensorParallelismPageTest, Runs) {
         // [plan]
         const ch::tp::ParallelPlan plan = {
             {"embed", ch::tp::RowwiseParallel()},
-            {"layers.*.attention.[qkv]", ch::tp::ColwiseParallel()},
-            {"layers.*.attention.out", ch::tp::RowwiseParallel()},
+            // Heads of width 2 stay whole.
+            {"layers.*.attention.[qkv]", ch::tp::ColwiseParallel({.unit = 2})},
+            {"layers.*.attention.out", ch::tp::RowwiseParallel({.unit = 2})},
             {"layers.*.up", ch::tp::ColwiseParallel()},
             {"layers.*.down", ch::tp::RowwiseParallel()},
             {"head", ch::tp::ColwiseParallel()},

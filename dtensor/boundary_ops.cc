@@ -7,6 +7,7 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/dtensor/dispatch/dtensor_handler.h"
 #include "crosshatch/dtensor/dispatch/redistribute_op.h"
+#include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/layout/grad_layout.h"
 #include "crosshatch/tensor/node.h"
 
@@ -49,6 +50,8 @@ class ToLocalNode final : public Node {
   }
   void ReleaseSaved() override {}
 
+  const Layout& layout() const { return layout_; }
+
  private:
   const DeviceMesh mesh_;
   const Layout layout_;
@@ -57,6 +60,12 @@ class ToLocalNode final : public Node {
 };
 
 }  // namespace
+
+const Layout* ToLocalLayout(const Tensor& local) {
+  const auto* node =
+      dynamic_cast<const ToLocalNode*>(GradEdge(local).node.get());
+  return node == nullptr ? nullptr : &node->layout();
+}
 
 TensorList FromLocalOp::Forward(TensorSpan inputs) const {
   CH_CHECK(!inputs[0].is_distributed())

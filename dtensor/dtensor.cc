@@ -144,6 +144,12 @@ Tensor MakeDTensor(Tensor local, const DeviceMesh& mesh, const Layout& layout,
   return Apply1(FromLocalOp(mesh, layout, sizes, layout), {local});
 }
 
+Tensor MakeDTensorLike(const Tensor& whole, Tensor local) {
+  if (!whole.is_distributed()) return local;
+  return MakeDTensor(std::move(local), MeshOf(whole), LayoutOf(whole),
+                     whole.sizes());
+}
+
 Tensor FromLocal(const Tensor& local, const DeviceMesh& mesh,
                  const Layout& layout, ShapeView sizes,
                  const Layout& grad_layout) {

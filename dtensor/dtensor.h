@@ -63,6 +63,10 @@ Tensor WritableLocalTensor(const Tensor& t, const char* what);
 Tensor MakeDTensor(Tensor local, const DeviceMesh& mesh, const Layout& layout,
                    Shape sizes);
 
+/// Returns `local` as this rank's shard of a tensor with the layout and sizes
+/// of `whole`, outside of the graph; `local` itself if `whole` is plain.
+Tensor MakeDTensorLike(const Tensor& whole, Tensor local);
+
 /// \name Into and out of the graph of distributed tensors
 /// Gradients cross this local/global boundary as local tensors. Only the caller
 /// knows their layout, so `grad_layout` has no default.
@@ -97,6 +101,11 @@ Tensor FromLocal(const Tensor& local, const DeviceMesh& mesh,
 ///     Replicate; if each rank uses it for a part of the result, Partial.
 Tensor ToLocal(const Tensor& t, const Layout& grad_layout);
 Tensor ToLocal(const Tensor& t, absl::Span<const Placement> grad_placements);
+
+/// Returns the layout of the distributed tensor that `local` is this rank's
+/// shard of, if ToLocal returned it where autograd records; otherwise null.
+/// Null for views of it and results of ops. Valid as long as `local`.
+const Layout* ToLocalLayout(const Tensor& local);
 
 /// Returns the global tensor on every rank. A plain tensor is returned itself.
 /// \param grad_layout as for ToLocal of the replicated tensor.

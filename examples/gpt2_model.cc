@@ -13,11 +13,6 @@
 namespace crosshatch::examples {
 namespace {
 
-// Options of a linear layer whose output consists of heads.
-nn::LinearOptions OutOf(const Gpt2Config& config) {
-  return {.bias = true, .out_unit = config.head_dim()};
-}
-
 Tensor SplitHeads(const Tensor& x, int64_t head_dim) {
   return View(x, {x.size(0), x.size(1), x.size(2) / head_dim, head_dim});
 }
@@ -26,12 +21,14 @@ Tensor SplitHeads(const Tensor& x, int64_t head_dim) {
 
 Gpt2Attention::Gpt2Attention(const Gpt2Config& config)
     : head_dim_(config.head_dim()),
-      q_(Make<nn::Linear>("q", config.dim, config.dim, OutOf(config))),
-      k_(Make<nn::Linear>("k", config.dim, config.dim, OutOf(config))),
-      v_(Make<nn::Linear>("v", config.dim, config.dim, OutOf(config))),
-      c_proj_(Make<nn::Linear>(
-          "c_proj", config.dim, config.dim,
-          nn::LinearOptions{.bias = true, .in_unit = config.head_dim()})) {}
+      q_(Make<nn::Linear>("q", config.dim, config.dim,
+                          nn::LinearOptions{.bias = true})),
+      k_(Make<nn::Linear>("k", config.dim, config.dim,
+                          nn::LinearOptions{.bias = true})),
+      v_(Make<nn::Linear>("v", config.dim, config.dim,
+                          nn::LinearOptions{.bias = true})),
+      c_proj_(Make<nn::Linear>("c_proj", config.dim, config.dim,
+                               nn::LinearOptions{.bias = true})) {}
 
 TensorList Gpt2Attention::ForwardImpl(TensorSpan inputs) {
   const Tensor& x = inputs[0];
@@ -66,7 +63,8 @@ TensorList Gpt2Block::ForwardImpl(TensorSpan inputs) {
 }
 
 Gpt2::Gpt2(const Gpt2Config& config)
-    : wte_(Make<nn::Embedding>("wte", config.vocab, config.dim)),
+    : config_(config),
+      wte_(Make<nn::Embedding>("wte", config.vocab, config.dim)),
       wpe_(Make<nn::Embedding>("wpe", config.positions, config.dim)),
       h_(Make<nn::ModuleList<Gpt2Block>>("h")),
       ln_f_(Make<nn::LayerNorm>("ln_f", config.dim)),
@@ -124,19 +122,21 @@ absl::Status ParallelizeGpt2(Gpt2& model, const DeviceMesh& mesh) {
       tp::PrepareModuleInput({.input = Shard(1), .desired = Replicate()});
   const tp::Style colwise = tp::ColwiseParallel();
   const tp::Style rowwise = tp::RowwiseParallel({.output = Shard(1)});
-  CH_RETURN_IF_ERROR(
-      tp::ParallelizeModule(model, tp,
-                            {{"wte", rowwise},
-                             {"wpe", tp::RowwiseParallel({.output = Shard(0)})},
-                             {"h.*.ln_?", by_position},
-                             {"h.*.attn", gather},
-                             {"h.*.attn.[qkv]", colwise},
-                             {"h.*.attn.c_proj", rowwise},
-                             {"h.*.mlp", gather},
-                             {"h.*.mlp.c_fc", colwise},
-                             {"h.*.mlp.c_proj", rowwise},
-                             {"ln_f", by_position},
-                             {"lm_head", colwise}}));
+  const int64_t head_dim = model.config().head_dim();  // Heads stay whole.
+  CH_RETURN_IF_ERROR(tp::ParallelizeModule(
+      model, tp,
+      {{"wte", rowwise},
+       {"wpe", tp::RowwiseParallel({.output = Shard(0)})},
+       {"h.*.ln_?", by_position},
+       {"h.*.attn", gather},
+       {"h.*.attn.[qkv]", tp::ColwiseParallel({.unit = head_dim})},
+       {"h.*.attn.c_proj",
+        tp::RowwiseParallel({.output = Shard(1), .unit = head_dim})},
+       {"h.*.mlp", gather},
+       {"h.*.mlp.c_fc", colwise},
+       {"h.*.mlp.c_proj", rowwise},
+       {"ln_f", by_position},
+       {"lm_head", colwise}}));
   for (Gpt2Block& block : model.blocks()) {
     CH_RETURN_IF_ERROR(fsdp::FullyShard(block, fsdp));
   }

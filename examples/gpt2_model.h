@@ -13,9 +13,9 @@
 #include "crosshatch/checkpoint/weight_names.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/layers/embedding.h"
-#include "crosshatch/nn/layers/layer_norm.h"
 #include "crosshatch/nn/layers/linear.h"
 #include "crosshatch/nn/layers/module_list.h"
+#include "crosshatch/nn/layers/norm.h"
 #include "crosshatch/nn/module.h"
 #include "crosshatch/tensor/tensor.h"
 
@@ -87,11 +87,13 @@ class Gpt2 final : public nn::Module {
   explicit Gpt2(const Gpt2Config& config);
   const char* type_name() const override { return "Gpt2"; }
   const nn::ModuleList<Gpt2Block>& blocks() const { return h_; }
+  const Gpt2Config& config() const { return config_; }
 
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override;
 
  private:
+  const Gpt2Config config_;
   nn::Embedding& wte_;
   nn::Embedding& wpe_;
   nn::ModuleList<Gpt2Block>& h_;

@@ -26,7 +26,7 @@
 #include "crosshatch/nn/layers/linear.h"
 #include "crosshatch/nn/layers/mixture_of_experts.h"
 #include "crosshatch/nn/layers/module_list.h"
-#include "crosshatch/nn/layers/rms_norm.h"
+#include "crosshatch/nn/layers/norm.h"
 #include "crosshatch/nn/layers/rotary_table.h"
 #include "crosshatch/nn/loss.h"
 #include "crosshatch/nn/models/llama.h"
@@ -134,20 +134,27 @@ absl::Status Parallelize(Model& model, const ch::DeviceMesh& mesh) {
   // Between blocks activations are sharded by position. The experts use each
   // rank's positions as they are: all ranks have different tokens.
   const ch::tp::Style by_position = ch::tp::SequenceParallel(1);
-  const ch::tp::Style colwise = ch::tp::ColwiseParallel();
-  const ch::tp::Style rowwise =
-      ch::tp::RowwiseParallel({.output = ch::Shard(1)});
+  const nn::LlamaConfig config = Config();
+  // Query heads that share a key head stay together.
+  const int64_t group = config.heads / config.kv_heads * config.head_dim;
   CH_RETURN_IF_ERROR(ch::tp::ParallelizeModule(
       model, tp,
-      {{"embedding", rowwise},
+      {{"embedding", ch::tp::RowwiseParallel({.output = ch::Shard(1)})},
        {"blocks.*.*_norm", by_position},
        {"blocks.*.self_attn",
         ch::tp::PrepareModuleInput(
             {.input = ch::Shard(1), .desired = ch::Replicate()})},
-       {"blocks.*.self_attn.[qkv]_proj", colwise},
-       {"blocks.*.self_attn.o_proj", rowwise},
+       {"blocks.*.self_attn.q_proj",
+        ch::tp::ColwiseParallel({.unit = group, .subunit = config.head_dim})},
+       {"blocks.*.self_attn.[kv]_proj",
+        ch::tp::ColwiseParallel(
+            {.unit = config.head_dim, .query_heads = config.heads})},
+       {"blocks.*.self_attn.o_proj",
+        ch::tp::RowwiseParallel({.output = ch::Shard(1),
+                                 .unit = group,
+                                 .subunit = config.head_dim})},
        {"norm", by_position},
-       {"head", colwise}}));
+       {"head", ch::tp::ColwiseParallel()}}));
   CH_RETURN_IF_ERROR(ch::tp::ParallelizeModule(
       model, ep,
       {{"blocks.*.experts",

@@ -23,7 +23,7 @@ std::vector<std::string> DataAxes(const TrainOptions& options);
 /// Returns the number of tp ranks without a part of the attention. Heads are
 /// not split: a key head stays with the query heads that use it or, if that
 /// leaves ranks without heads, only query heads stay whole
-/// (LinearOptions::out_part).
+/// (tp::ColwiseOptions::subunit).
 int RanksWithoutHeads(const TrainOptions& options);
 
 /// Distributes the model over the mesh: first by tp, then each block and the

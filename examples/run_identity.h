@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "crosshatch/examples/token_source.h"
 #include "crosshatch/examples/train_options.h"
-#include "crosshatch/nn/bound_values.h"
+#include "crosshatch/nn/state_dict.h"
 
 namespace crosshatch::examples {
 

@@ -57,7 +57,8 @@ absl::Status Train(ch::World& world) {
   CH_ASSIGN_OR_RETURN(ch::DeviceMesh fsdp, mesh.Slice("fsdp"));
 
   ch::nn::Llama model({.dim = 64, .layers = 2, .heads = 4, .ffn = 160});
-  CH_RETURN_IF_ERROR(ch::tp::ParallelizeModule(model, tp, ch::tp::LlamaPlan()));
+  CH_RETURN_IF_ERROR(
+      ch::tp::ParallelizeModule(model, tp, ch::tp::LlamaPlan(model.config())));
   for (ch::nn::Module& block : model.blocks()) {
     CH_RETURN_IF_ERROR(ch::fsdp::FullyShard(block, fsdp));
   }

@@ -21,8 +21,8 @@
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/layers/conv.h"
 #include "crosshatch/nn/layers/gelu.h"
-#include "crosshatch/nn/layers/layer_norm.h"
 #include "crosshatch/nn/layers/linear.h"
+#include "crosshatch/nn/layers/norm.h"
 #include "crosshatch/nn/layers/sequential.h"
 #include "crosshatch/nn/loss.h"
 #include "crosshatch/nn/module.h"
@@ -64,15 +64,14 @@ class Attention final : public nn::Module {
   }
 
  private:
-  static nn::LinearOptions OfHeads() {
-    return {.bias = true, .out_unit = kHeadDim};
-  }
-
-  nn::Linear& q_ = Make<nn::Linear>("q", kDim, kDim, OfHeads());
-  nn::Linear& k_ = Make<nn::Linear>("k", kDim, kDim, OfHeads());
-  nn::Linear& v_ = Make<nn::Linear>("v", kDim, kDim, OfHeads());
-  nn::Linear& out_ = Make<nn::Linear>(
-      "out", kDim, kDim, nn::LinearOptions{.bias = true, .in_unit = kHeadDim});
+  nn::Linear& q_ =
+      Make<nn::Linear>("q", {.in = kDim, .out = kDim, .bias = true});
+  nn::Linear& k_ =
+      Make<nn::Linear>("k", {.in = kDim, .out = kDim, .bias = true});
+  nn::Linear& v_ =
+      Make<nn::Linear>("v", {.in = kDim, .out = kDim, .bias = true});
+  nn::Linear& out_ =
+      Make<nn::Linear>("out", {.in = kDim, .out = kDim, .bias = true});
 };
 // [/attention]
 
@@ -154,15 +153,14 @@ absl::Status Parallelize(Vit& model, const ch::DeviceMesh& mesh) {
   CH_ASSIGN_OR_RETURN(const ch::DeviceMesh fsdp, mesh.Slice("fsdp"));
   // The residual stream is a plain tensor that is equal on all tp ranks. So
   // modules that the plan does not name stay unchanged.
-  const ch::tp::Style colwise = ch::tp::ColwiseParallel();
-  const ch::tp::Style rowwise =
-      ch::tp::RowwiseParallel({.use_local_output = true});
-  CH_RETURN_IF_ERROR(
-      ch::tp::ParallelizeModule(model, tp,
-                                {{"block_*.attention.[qkv]", colwise},
-                                 {"block_*.attention.out", rowwise},
-                                 {"block_*.mlp.0", colwise},
-                                 {"block_*.mlp.2", rowwise}}));
+  CH_RETURN_IF_ERROR(ch::tp::ParallelizeModule(
+      model, tp,
+      {{"block_*.attention.[qkv]", ch::tp::ColwiseParallel({.unit = kHeadDim})},
+       {"block_*.attention.out",
+        ch::tp::RowwiseParallel({.use_local_output = true, .unit = kHeadDim})},
+       {"block_*.mlp.0", ch::tp::ColwiseParallel()},
+       {"block_*.mlp.2",
+        ch::tp::RowwiseParallel({.use_local_output = true})}}));
   for (nn::Module* block : model.blocks()) {
     CH_RETURN_IF_ERROR(ch::fsdp::FullyShard(*block, fsdp));
   }

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/fsdp/fsdp_tree.h"
-#include "crosshatch/nn/module_root.h"
+#include "crosshatch/nn/module.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/rank_context.h"

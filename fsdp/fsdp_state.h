@@ -22,7 +22,6 @@
 #include "crosshatch/fsdp/settings.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/module.h"
-#include "crosshatch/nn/state_guard.h"
 #include "crosshatch/tensor/tensor.h"
 
 namespace crosshatch::fsdp {

@@ -18,7 +18,7 @@
 #include "crosshatch/fsdp/param_group.h"
 #include "crosshatch/fsdp/settings.h"
 #include "crosshatch/fsdp/shard_modules.h"
-#include "crosshatch/nn/module_root.h"
+#include "crosshatch/nn/module.h"
 #include "crosshatch/tensor/dtype.h"
 
 namespace crosshatch::fsdp {

@@ -10,8 +10,8 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/nn/hold_buffers.h"
+#include "crosshatch/nn/module.h"
 #include "crosshatch/nn/split_saved.h"
-#include "crosshatch/nn/state_guard.h"
 #include "crosshatch/tensor/rank_context.h"
 #include "crosshatch/tensor/recompute.h"
 

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/nn/combined_state.h"
-
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "crosshatch/nn/bound_values.h"
+#include "crosshatch/nn/state_dict.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -11,7 +11,6 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/random.h"
-#include "crosshatch/nn/wrap_like.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/kernels/philox.h"
 #include "crosshatch/tensor/ops/in_place.h"
@@ -51,7 +50,7 @@ double SpreadDivisor(ShapeView sizes, Fan fan) {
 }
 
 Tensor Float32Like(const Tensor& tensor) {
-  return WrapLike(tensor, Empty(LocalTensor(tensor).sizes(), kFloat32));
+  return MakeDTensorLike(tensor, Empty(LocalTensor(tensor).sizes(), kFloat32));
 }
 
 // Draws until hardly one element in 2^40 is outside, the same number of times

@@ -12,8 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/error_context.h"
+#include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/verify.h"
-#include "crosshatch/nn/module_root.h"
 #include "crosshatch/tensor/recompute.h"
 
 namespace crosshatch::nn {
@@ -156,6 +156,11 @@ class Module::Running final : public ErrorContext {
   const TensorList& inputs_;
   std::shared_ptr<ForwardWatcher> watcher_;
 };
+
+std::string Module::Construction::Describe() const {
+  return absl::StrCat("construction of module \"", name_, "\" of ",
+                      parent_.type_name());
+}
 
 const Module* Module::Innermost() {
   const ErrorContext* const context =
@@ -413,6 +418,28 @@ Buffer& Module::MakeBuffer(std::string name, ShapeView sizes,
                                        persistent);
   RegisterBuffer(std::move(name), made);
   return *made;
+}
+
+namespace {
+
+absl::Status CheckGuards(Module& module, const char* what,
+                         absl::Status (StateGuard::*check)(const char*) const) {
+  for (const NamedModule& named : module.NamedModules()) {
+    const auto* guard = static_cast<const StateGuard*>(
+        named.module->attachment(StateGuard::kKey));
+    if (guard != nullptr) CH_RETURN_IF_ERROR((guard->*check)(what));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckReadable(Module& module, const char* what) {
+  return CheckGuards(module, what, &StateGuard::CheckReadable);
+}
+
+absl::Status CheckWritable(Module& module, const char* what) {
+  return CheckGuards(module, what, &StateGuard::CheckWritable);
 }
 
 }  // namespace crosshatch::nn

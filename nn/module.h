@@ -18,6 +18,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "crosshatch/base/error_context.h"
 #include "crosshatch/nn/materialize.h"
 #include "crosshatch/nn/parameter.h"
 #include "crosshatch/tensor/tensor.h"
@@ -222,6 +223,7 @@ class Module {
   /// @{
   template <typename M, typename... Args>
   M& Make(std::string name, Args&&... args) {
+    const Construction construction(*this, name);
     auto module = std::make_unique<M>(std::forward<Args>(args)...);
     M& made = *module;
     Own(std::move(name), std::move(module));
@@ -252,6 +254,18 @@ class Module {
 
   /// A call that runs.
   class Running;
+
+  /// Names the module that Make constructs in messages of failed checks.
+  class Construction final : public ErrorContext {
+   public:
+    Construction(const Module& parent, const std::string& name)
+        : ErrorContext(Kind::kOp), parent_(parent), name_(name) {}
+    std::string Describe() const override;
+
+   private:
+    const Module& parent_;
+    const std::string& name_;
+  };
 
   template <typename F>
   using HookList = absl::InlinedVector<Hook<F>, 2>;
@@ -284,6 +298,52 @@ class Module {
   std::shared_ptr<ModuleLife> life_;                  ///< Null until asked for.
   std::map<std::string, std::shared_ptr<Attachment>> attachments_;
 };
+
+/// Base, beside Module, of a module that names its inputs:
+///
+///     class CrossAttention final : public nn::Module, public nn::NamedInputs {
+///       std::vector<std::string> input_names() const override {
+///         return {"x", "memory"};
+///       }
+class NamedInputs {
+ public:
+  virtual ~NamedInputs() = default;
+  /// In the order in which Module::Call takes them.
+  virtual std::vector<std::string> input_names() const = 0;
+};
+
+/// The root of the tree that `module` is in: itself where it has no parent.
+/// Owned as it is; no other module until one of them gets a parent.
+inline Module& RootOf(Module& module) {
+  Module* root = &module;
+  while (root->parent() != nullptr) root = root->parent();
+  return *root;
+}
+
+/// Attached under kKey to each module that the runtime has taken over, and to
+/// its parts: the state of a part is as much the runtime's.
+class StateGuard : public Attachment {
+ public:
+  static constexpr char kKey[] = "state_guard";
+
+  /// Whether Parameter::data() holds the values that the module is at.
+  /// \param what the caller, to begin the message with: "ModuleState".
+  /// \error kFailedPrecondition naming the module and what to do first.
+  virtual absl::Status CheckReadable(const char* what) const = 0;
+  /// Whether Parameter::data() may be overwritten.
+  /// \error as CheckReadable.
+  virtual absl::Status CheckWritable(const char* what) const = 0;
+  /// The forward of `module`, to which this is attached, runs again within a
+  /// backward (nn/checkpoint.h), without its hooks, and needs its parameters.
+  virtual void BeginRecomputation(Module& /*module*/) {}
+};
+
+/// Whether every guard on `module` and below lets its parameters be read.
+/// \error as StateGuard::CheckReadable, of the first that does not.
+absl::Status CheckReadable(Module& module, const char* what);
+/// Whether every one lets them be overwritten.
+/// \error as StateGuard::CheckWritable, of the first that does not.
+absl::Status CheckWritable(Module& module, const char* what);
 
 }  // namespace crosshatch::nn
 

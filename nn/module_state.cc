@@ -9,7 +9,7 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/nn/materialize.h"
-#include "crosshatch/nn/state_guard.h"
+#include "crosshatch/nn/module.h"
 #include "crosshatch/tensor/ops/in_place.h"
 
 namespace crosshatch::nn {

@@ -447,8 +447,7 @@ class OfOptions final : public Module {
   const char* type_name() const override { return "OfOptions"; }
 
   Embedding& table_ = Make<Embedding>("table", {.rows = 5, .dim = 2});
-  Linear& by_name_ =
-      Make<Linear>("by_name", {.in = 2, .out = 6, .bias = true, .out_unit = 3});
+  Linear& by_name_ = Make<Linear>("by_name", {.in = 2, .out = 6, .bias = true});
   Linear& by_place_ = Make<Linear>("by_place", 2, 6);
   Linear& of_a_value_ =
       Make<Linear>("of_a_value", LinearOptions{.in = 4, .out = 1});
@@ -463,6 +462,24 @@ class OfOptions final : public Module {
   Sequential& chain_ = Make<Sequential>("chain");
 };
 
+class Narrow final : public Module {
+ public:
+  explicit Narrow(int64_t width) : width_(width) {}
+  const char* type_name() const override { return "Narrow"; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan) override { return {}; }
+
+ private:
+  const int64_t width_;
+  Linear& up_ = Make<Linear>("up", {.in = width_, .out = 3});
+};
+
+TEST(ModuleDeathTest, NamesTheModuleWhoseConstructionFails) {
+  Narrow(1);
+  EXPECT_DEATH(Narrow(0), HasSubstr("construction of module \"up\" of Narrow"));
+}
+
 TEST(ModuleTest, MakesModulesOfOptionsByTheirNames) {
   OfOptions made;
   std::map<std::string, Shape> sizes;
@@ -472,7 +489,7 @@ TEST(ModuleTest, MakesModulesOfOptionsByTheirNames) {
   EXPECT_EQ(sizes["table.weight"], (Shape{5, 2}));
   EXPECT_EQ(sizes["by_name.weight"], (Shape{6, 2}));
   EXPECT_EQ(sizes["by_name.bias"], (Shape{6}));
-  EXPECT_EQ(made.by_name_.out_unit(), 3);
+  EXPECT_NE(made.by_name_.bias(), nullptr);
   EXPECT_EQ(sizes["by_place.weight"], (Shape{6, 2}));
   EXPECT_EQ(sizes["of_a_value.weight"], (Shape{1, 4}));
   EXPECT_EQ(sizes["experts.up_proj"], (Shape{4, 2, 3}));

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -124,6 +125,54 @@ absl::Status CheckFilled(const StateDict& state, const std::string& name,
 
 /// The names of `state`, in order.
 std::vector<std::string> NamesOf(const StateDict& state);
+
+/// The variables are the same on every rank and outlive this.
+class BoundValues final : public Stateful {
+ public:
+  using Variable = std::variant<int64_t*, double*, std::string*>;
+
+  explicit BoundValues(std::vector<std::pair<std::string, Variable>> variables,
+                       const RestoreOptions& options = {})
+      : variables_(std::move(variables)), options_(options) {}
+
+  /// \error kAlreadyExists for a name that is there twice.
+  absl::StatusOr<StateDict> State() override;
+  absl::StatusOr<StateDict> StateToFill(
+      const std::vector<std::string>& saved) override;
+  absl::Status Restore(const StateDict& state) override;
+
+ private:
+  const std::vector<std::pair<std::string, Variable>> variables_;
+  const RestoreOptions options_;
+};
+
+/// Entries are "<part>.<entry>". A part whose name is not among those that were
+/// kept is asked all the same, with no names: whether that is an error it knows
+/// best.
+class CombinedState final : public Stateful {
+ public:
+  using Parts = std::vector<std::pair<std::string, Stateful*>>;
+
+  /// \param parts outlive this. Names are different, not empty and without
+  ///     dots (checked).
+  /// \param options allow_unexpected: parts that were kept and are unknown here
+  ///     are not read. allow_missing: parts of which nothing was kept stay as
+  ///     they are. differences: the names of those parts; what differs within a
+  ///     part is for that part's options.
+  explicit CombinedState(Parts parts, const RestoreOptions& options = {});
+
+  absl::StatusOr<StateDict> State() override;
+  /// \error what the parts say, all of it in one.
+  absl::StatusOr<StateDict> StateToFill(
+      const std::vector<std::string>& saved) override;
+  /// In the order of the parts. A part's error ends it: those before it are
+  /// restored then, and the run is not to go on.
+  absl::Status Restore(const StateDict& state) override;
+
+ private:
+  const Parts parts_;
+  const RestoreOptions options_;
+};
 
 }  // namespace crosshatch::nn
 

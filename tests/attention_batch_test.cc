@@ -61,13 +61,10 @@ class Decoder final : public nn::Module {
 
   struct Projections {
     explicit Projections(const Heads& heads)
-        : q(kDim, heads.queries * kWidth,
-            {.stddev = 0.5, .out_unit = heads.queries / heads.keys * kWidth}),
-          k(kDim, heads.keys * kWidth, {.stddev = 0.5, .out_unit = kWidth}),
-          v(kDim, heads.keys * kWidth, {.stddev = 0.5, .out_unit = kWidth}),
-          out(heads.queries * kWidth, kDim,
-              {.stddev = 0.5, .in_unit = heads.queries / heads.keys * kWidth}) {
-    }
+        : q(kDim, heads.queries * kWidth, {.stddev = 0.5}),
+          k(kDim, heads.keys * kWidth, {.stddev = 0.5}),
+          v(kDim, heads.keys * kWidth, {.stddev = 0.5}),
+          out(heads.queries * kWidth, kDim, {.stddev = 0.5}) {}
 
     void Register(const std::string& name, Decoder& parent) {
       parent.RegisterModule(name + ".q", q);
@@ -184,11 +181,14 @@ TEST_P(AttentionBatchTest, IsThatOfOneRank) {
            CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
            CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
            Decoder model(c.heads);
+           const int64_t group = c.heads.queries / c.heads.keys * kWidth;
            CH_RETURN_IF_ERROR(tp::ParallelizeModule(
                model, tp,
                {{"near", tp::ColwiseParallel()},
-                {"*.[qkv]", tp::ColwiseParallel()},
-                {"*.out", tp::RowwiseParallel({.use_local_output = true})}}));
+                {"*.q", tp::ColwiseParallel({.unit = group})},
+                {"*.[kv]", tp::ColwiseParallel({.unit = kWidth})},
+                {"*.out", tp::RowwiseParallel(
+                              {.use_local_output = true, .unit = group})}}));
            CH_RETURN_IF_ERROR(
                fsdp::FullyShard(model, fsdp,
                                 {.reduction = {.divide_factor = 1},

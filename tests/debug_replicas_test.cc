@@ -32,7 +32,8 @@ absl::Status Train(World& world, Mistake mistake) {
   CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
                       InitDeviceMesh(world, {{"tp", 2}}));
   nn::Llama model({.dim = 8, .layers = 1, .heads = 2, .ffn = 12, .vocab = 11});
-  CH_RETURN_IF_ERROR(tp::ParallelizeModule(model, mesh, tp::LlamaPlan()));
+  CH_RETURN_IF_ERROR(
+      tp::ParallelizeModule(model, mesh, tp::LlamaPlan(model.config())));
   CH_RETURN_IF_ERROR(model.Materialize({.seed = 7}));
   nn::AdamW optimizer(model.Parameters(), {});
   const bool wrong = world.rank() == 1;

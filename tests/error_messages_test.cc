@@ -22,9 +22,10 @@
 #include "crosshatch/nn/layers/dropout.h"
 #include "crosshatch/nn/layers/embedding.h"
 #include "crosshatch/nn/layers/linear.h"
-#include "crosshatch/nn/layers/rms_norm.h"
+#include "crosshatch/nn/layers/norm.h"
 #include "crosshatch/nn/module_state.h"
 #include "crosshatch/nn/optim/adamw.h"
+#include "crosshatch/nn/optim/clip_grad.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
@@ -166,15 +167,6 @@ absl::Status MatchAModuleTwice(const DeviceMesh& mesh) {
 
 absl::Status TakeAPlainTensorOtherwise(const DeviceMesh& mesh) {
   Net net;
-  return tp::ParallelizeModule(
-      net, mesh,
-      {{"layers.*.up", tp::ColwiseParallel({.use_local_output = true})},
-       {"layers.*.norm", tp::SequenceParallel(-2)}},
-      {.flows = {{"layers.*.up", "layers.*.norm"}}});
-}
-
-absl::Status TakeAPlainTensorOtherwiseInForward(const DeviceMesh& mesh) {
-  Net net;
   CH_RETURN_IF_ERROR(tp::ParallelizeModule(
       net, mesh,
       {{"layers.*.up", tp::ColwiseParallel({.use_local_output = true})},
@@ -182,13 +174,6 @@ absl::Status TakeAPlainTensorOtherwiseInForward(const DeviceMesh& mesh) {
   CH_RETURN_IF_ERROR(net.Materialize({}));
   net.Forward(Input());
   return absl::OkStatus();
-}
-
-absl::Status LeaveTheNextModuleOut(const DeviceMesh& mesh) {
-  Net net;
-  return tp::ParallelizeModule(net, mesh,
-                               {{"layers.*.up", tp::ColwiseParallel()}},
-                               {.flows = {{"layers.*.up", "layers.*.norm"}}});
 }
 
 absl::Status RunWithoutMaterialize(const DeviceMesh&) {
@@ -289,6 +274,9 @@ absl::Status ForgetToReduce(const DeviceMesh& mesh) {
   CH_RETURN_IF_ERROR(fsdp::Configure(
       net, [&](fsdp::Settings& s) { s.requires_gradient_sync = false; }));
   CH_RETURN_IF_ERROR(Backward(Sum(net.Forward(Input()))));
+  CH_EXPECT_THAT(
+      std::string(nn::ClipGradNorm(net.Parameters(), 1).status().message()),
+      HasSubstr("was not reduced"));
   nn::AdamW optimizer(net.Parameters(), {});
   return optimizer.Step();
 }
@@ -426,12 +414,8 @@ std::vector<Mistake> Mistakes() {
       {"NormLeftOut", 2, LeaveANormOutOfThePlan,
        "a parameter that no style of the plan distributes", true},
       {"TwoStyles", 2, MatchAModuleTwice, "a module takes one style"},
-      {"PlainFlow", 2, TakeAPlainTensorOtherwise,
-       "hands out a plain tensor that lies as"},
-      {"PlainFlowOfAForward", 2, TakeAPlainTensorOtherwiseInForward,
-       "or hand out DTensors", /*dies=*/true},
-      {"DistributedFlow", 2, LeaveTheNextModuleOut,
-       "hands out a distributed tensor"},
+      {"PlainTensor", 2, TakeAPlainTensorOtherwise,
+       "use one placement in both styles, or DTensors", /*dies=*/true},
       {"NotMaterialized", 1, RunWithoutMaterialize,
        "a parameter that was not materialized", true},
       {"NotRegistered", 1, RunAModuleThatIsNotRegistered,
@@ -443,8 +427,8 @@ std::vector<Mistake> Mistakes() {
        "FullTensor gathers them on every rank", true, "f32[2, 6]|[S(0)]"},
       {"GatheredOutsideOfForward", 2, ReadAGatheredParameterOutsideOfForward,
        "has it while its module runs", true},
-      {"HeadsDoNotDivide", 2, SplitHeadsThatDoNotDivide,
-       "LinearOptions::out_unit", true},
+      {"HeadsDoNotDivide", 2, SplitHeadsThatDoNotDivide, "ColwiseOptions::unit",
+       true},
       {"OtherTargets", 2, GiveTargetsOfOtherSizes,
        "logits [..., classes] go with targets", true,
        "cross_entropy(f32[4, 6]|"},

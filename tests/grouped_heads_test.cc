@@ -21,7 +21,7 @@
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/layers/embedding.h"
 #include "crosshatch/nn/layers/linear.h"
-#include "crosshatch/nn/layers/rms_norm.h"
+#include "crosshatch/nn/layers/norm.h"
 #include "crosshatch/nn/loss.h"
 #include "crosshatch/nn/models/llama.h"
 #include "crosshatch/nn/optim/adamw.h"
@@ -63,18 +63,10 @@ class Attention final : public nn::Module {
  public:
   Attention(int64_t dim, int64_t heads, int64_t kv_heads, int64_t width)
       : width_(width),
-        q_(dim, heads * width,
-           {.stddev = 0.3,
-            .out_unit = heads / kv_heads * width,
-            .out_part = width}),
-        k_(dim, kv_heads * width,
-           {.stddev = 0.3, .out_unit = width, .out_readers = heads}),
-        v_(dim, kv_heads * width,
-           {.stddev = 0.3, .out_unit = width, .out_readers = heads}),
-        out_(heads * width, dim,
-             {.stddev = 0.3,
-              .in_unit = heads / kv_heads * width,
-              .in_part = width}) {
+        q_(dim, heads * width, {.stddev = 0.3}),
+        k_(dim, kv_heads * width, {.stddev = 0.3}),
+        v_(dim, kv_heads * width, {.stddev = 0.3}),
+        out_(heads * width, dim, {.stddev = 0.3}) {
     RegisterModule("q", q_);
     RegisterModule("k", k_);
     RegisterModule("v", v_);
@@ -99,6 +91,20 @@ class Attention final : public nn::Module {
   nn::Linear v_;
   nn::Linear out_;
 };
+
+// The query heads that share a key head stay together; if there are more ranks
+// than key heads, query heads are split one by one and key heads replicated.
+tp::ParallelPlan PlanOf(int64_t heads, int64_t kv_heads, int64_t width) {
+  const int64_t group = heads / kv_heads * width;
+  const tp::Style keys =
+      tp::ColwiseParallel({.unit = width, .query_heads = heads});
+  return {
+      {"attention.q", tp::ColwiseParallel({.unit = group, .subunit = width})},
+      {"attention.k", keys},
+      {"attention.v", keys},
+      {"attention.out",
+       tp::RowwiseParallel({.unit = group, .subunit = width})}};
+}
 // [/grouped_attention]
 
 // With one projection to queries, keys and values, whose rows come one part
@@ -108,18 +114,23 @@ class MergedAttention final : public nn::Module {
   explicit MergedAttention(const Case& c)
       : case_(c),
         group_(c.heads / c.kv_heads),
-        qkv_(kDim, (c.heads + 2 * c.kv_heads) * kWidth,
-             {.stddev = 0.3,
-              .out_unit =
-                  c.kind == Kind::kByUnits ? (group_ + 2) * kWidth : kWidth}),
-        out_(c.heads * kWidth, kDim,
-             {.stddev = 0.3,
-              .in_unit = group_ * kWidth,
-              .in_part = c.kind == Kind::kByUnits ? 0 : kWidth}) {
+        qkv_(kDim, (c.heads + 2 * c.kv_heads) * kWidth, {.stddev = 0.3}),
+        out_(c.heads * kWidth, kDim, {.stddev = 0.3}) {
     RegisterModule("qkv", qkv_);
     RegisterModule("out", out_);
   }
   const char* type_name() const override { return "MergedAttention"; }
+
+  static tp::ParallelPlan Plan(const Case& c) {
+    const int64_t group = c.heads / c.kv_heads;
+    const bool by_units = c.kind == Kind::kByUnits;
+    return {{"attention.qkv",
+             tp::ColwiseParallel(
+                 {.unit = by_units ? (group + 2) * kWidth : kWidth})},
+            {"attention.out",
+             tp::RowwiseParallel(
+                 {.unit = group * kWidth, .subunit = by_units ? 0 : kWidth})}};
+  }
 
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
@@ -165,13 +176,16 @@ class OwnModel final : public nn::Module {
   }
   const char* type_name() const override { return "OwnModel"; }
 
-  static tp::ParallelPlan Plan() {
-    return {{"embed", tp::RowwiseParallel()},
-            {"attention.[qkv]*", tp::ColwiseParallel()},
-            {"attention.out", tp::RowwiseParallel()},
-            {"gate_up", tp::ColwiseParallel()},
-            {"down", tp::RowwiseParallel()},
-            {"head", tp::ColwiseParallel()}};
+  static tp::ParallelPlan Plan(const Case& c) {
+    tp::ParallelPlan plan = c.kind == Kind::kApart
+                                ? PlanOf(c.heads, c.kv_heads, kWidth)
+                                : MergedAttention::Plan(c);
+    plan.insert(plan.end(),
+                {{"embed", tp::RowwiseParallel()},
+                 {"gate_up", tp::ColwiseParallel({.unit = 2 * kInnerUnit})},
+                 {"down", tp::RowwiseParallel({.unit = kInnerUnit})},
+                 {"head", tp::ColwiseParallel()}});
+    return plan;
   }
 
  protected:
@@ -191,31 +205,34 @@ class OwnModel final : public nn::Module {
   nn::RmsNorm norm_{kDim, 1e-5};
   std::unique_ptr<nn::Module> attention_;
   nn::RmsNorm mlp_norm_{kDim, 1e-5};
-  nn::Linear gate_up_{
-      kDim, 2 * kInner, {.stddev = 0.3, .out_unit = 2 * kInnerUnit}};
-  nn::Linear down_{kInner, kDim, {.stddev = 0.3, .in_unit = kInnerUnit}};
+  nn::Linear gate_up_{kDim, 2 * kInner, {.stddev = 0.3}};
+  nn::Linear down_{kInner, kDim, {.stddev = 0.3}};
   nn::Linear head_{kDim, kVocab, {.stddev = 0.3}};
 };
 
+nn::LlamaConfig LlamaOf(const Case& c) {
+  return {.dim = kWidth * c.heads,
+          .layers = 2,
+          .heads = c.heads,
+          .kv_heads = c.kv_heads,
+          .ffn = 7,
+          .vocab = kVocab,
+          .initializer_stddev = 0.3};
+}
+
 std::unique_ptr<nn::Module> Make(const Case& c) {
   if (c.kind != Kind::kLlama) return std::make_unique<OwnModel>(c);
-  return std::make_unique<nn::Llama>(
-      nn::LlamaConfig{.dim = kWidth * c.heads,
-                      .layers = 2,
-                      .heads = c.heads,
-                      .kv_heads = c.kv_heads,
-                      .ffn = 7,
-                      .vocab = kVocab,
-                      .initializer_stddev = 0.3});
+  return std::make_unique<nn::Llama>(LlamaOf(c));
 }
 
 absl::Status Spread(const Case& c, const DeviceMesh& mesh, nn::Module& model) {
   CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
   CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
-  CH_RETURN_IF_ERROR(c.kind == Kind::kLlama
-                         ? tp::ParallelizeModule(model, tp, tp::LlamaPlan())
-                         : tp::ParallelizeModule(model, tp, OwnModel::Plan(),
-                                                 {.replicate_rest = true}));
+  CH_RETURN_IF_ERROR(
+      c.kind == Kind::kLlama
+          ? tp::ParallelizeModule(model, tp, tp::LlamaPlan(LlamaOf(c)))
+          : tp::ParallelizeModule(model, tp, OwnModel::Plan(c),
+                                  {.replicate_rest = true}));
   if (fsdp.size() == 1) return absl::OkStatus();
   return fsdp::FullyShard(model, fsdp,
                           {.extension = DTensorExtensions::Create()});

@@ -56,14 +56,21 @@ absl::StatusOr<Values> LogitsAndGradients(nn::Llama& model) {
 // Sums of at most some 100 products in other orders.
 constexpr double kRoundings = 200;
 
-tp::ParallelPlan Plan(bool local_outputs) {
-  tp::ParallelPlan plan = tp::LlamaPlan();
+tp::ParallelPlan Plan(const nn::LlamaConfig& config, bool local_outputs) {
+  tp::ParallelPlan plan = tp::LlamaPlan(config);
   if (!local_outputs) return plan;
   // Each rank's own heads as plain tensors, as attention kernels of a program's
   // own want them.
   for (auto& [pattern, style] : plan) {
-    if (pattern == "layers.*.self_attn.[qkv]_proj") {
-      style = tp::ColwiseParallel({.use_local_output = true});
+    if (pattern == "layers.*.self_attn.q_proj") {
+      style = tp::ColwiseParallel(
+          {.use_local_output = true,
+           .unit = config.heads / config.kv_heads * config.head_dim,
+           .subunit = config.head_dim});
+    } else if (pattern == "layers.*.self_attn.[kv]_proj") {
+      style = tp::ColwiseParallel({.use_local_output = true,
+                                   .unit = config.head_dim,
+                                   .query_heads = config.heads});
     }
   }
   return plan;
@@ -84,7 +91,7 @@ TEST_P(LlamaHeadsTest, ComputesWhatOneRankComputes) {
            World& world = mesh.world();
            nn::Llama model(config);
            CH_RETURN_IF_ERROR(
-               tp::ParallelizeModule(model, mesh, Plan(local_outputs)));
+               tp::ParallelizeModule(model, mesh, Plan(config, local_outputs)));
            CH_RETURN_IF_ERROR(model.Materialize({.seed = 0}));
            // Keys that come from other ranks come as the plan says.
            std::optional<ForbidImplicitRedistribution> forbid;
@@ -106,7 +113,7 @@ TEST_P(LlamaHeadsTest, AreCachedWhereTheyLie) {
            RankContext& context = mesh.world().context();
            nn::Llama model(config);
            CH_RETURN_IF_ERROR(
-               tp::ParallelizeModule(model, mesh, Plan(local_outputs)));
+               tp::ParallelizeModule(model, mesh, Plan(config, local_outputs)));
            CH_RETURN_IF_ERROR(model.Materialize({.seed = 0}));
            const NoGrad no_grad;
            const std::vector<int32_t> ids = {0, 3, 10, 7, 7, 2, 9, 4, 1, 5};

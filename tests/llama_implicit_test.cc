@@ -45,7 +45,8 @@ TEST_P(LlamaImplicitTest, NothingIsHidden) {
         CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
         nn::Llama model(
             {.dim = 8, .layers = 2, .heads = 2, .ffn = 12, .vocab = 11});
-        CH_RETURN_IF_ERROR(tp::ParallelizeModule(model, tp, tp::LlamaPlan()));
+        CH_RETURN_IF_ERROR(
+            tp::ParallelizeModule(model, tp, tp::LlamaPlan(model.config())));
         if (mesh.size(0) > 1) {
           fsdp::FullyShardOptions options = {.extension =
                                                  DTensorExtensions::Create()};
@@ -96,7 +97,8 @@ absl::StatusOr<Outcome> StepOf(const DeviceMesh& mesh, bool splits,
   CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
   CH_ASSIGN_OR_RETURN(const DeviceMesh data, mesh.Slice("data"));
   nn::Llama model({.dim = 8, .layers = 2, .heads = 2, .ffn = 12, .vocab = 11});
-  CH_RETURN_IF_ERROR(tp::ParallelizeModule(model, tp, tp::LlamaPlan()));
+  CH_RETURN_IF_ERROR(
+      tp::ParallelizeModule(model, tp, tp::LlamaPlan(model.config())));
   const fsdp::FullyShardOptions options = {
       .reshard_after_forward = false, .extension = DTensorExtensions::Create()};
   for (nn::LlamaBlock& block : model.blocks()) {

@@ -9,10 +9,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "crosshatch/nn/combined_state.h"
 #include "crosshatch/nn/models/llama.h"
 #include "crosshatch/nn/module_state.h"
 #include "crosshatch/nn/optim/adamw.h"
+#include "crosshatch/nn/state_dict.h"
 
 namespace crosshatch {
 

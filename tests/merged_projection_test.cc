@@ -47,15 +47,19 @@ class Attention final : public nn::Module {
       : case_(c),
         group_(c.heads / c.kv_heads),
         qkv_(kDim, (c.heads + 2 * c.kv_heads) * kWidth,
-             {.bias = true,
-              .stddev = 0.5,
-              .out_unit = c.by_units ? (group_ + 2) * kWidth : kWidth}),
-        out_(c.heads * kWidth, kDim,
-             {.stddev = 0.5, .in_unit = group_ * kWidth}) {
+             {.bias = true, .stddev = 0.5}),
+        out_(c.heads * kWidth, kDim, {.stddev = 0.5}) {
     RegisterModule("qkv", qkv_);
     RegisterModule("out", out_);
   }
   const char* type_name() const override { return "Attention"; }
+
+  static tp::ParallelPlan Plan(const Case& c) {
+    const int64_t group = c.heads / c.kv_heads;
+    return {{"qkv", tp::ColwiseParallel(
+                        {.unit = c.by_units ? (group + 2) * kWidth : kWidth})},
+            {"out", tp::RowwiseParallel({.unit = group * kWidth})}};
+  }
 
   // How each part lies, of the last forward.
   const std::vector<std::string>& layouts() const { return layouts_; }
@@ -131,9 +135,7 @@ TEST_P(MergedProjectionTest, StaysSplitByHeads) {
   const Values expected = WholeOf(results);
   OnMesh({{"tp", c.ranks}}, [&](const DeviceMesh& mesh) -> absl::Status {
     Attention model(c);
-    CH_RETURN_IF_ERROR(tp::ParallelizeModule(
-        model, mesh,
-        {{"qkv", tp::ColwiseParallel()}, {"out", tp::RowwiseParallel()}}));
+    CH_RETURN_IF_ERROR(tp::ParallelizeModule(model, mesh, Attention::Plan(c)));
     CH_RETURN_IF_ERROR(model.Materialize({.seed = 3}));
     TensorList results;
     CH_RETURN_IF_ERROR(StepOf(model, results));
@@ -168,13 +170,18 @@ class GatedMlp final : public nn::Module {
  public:
   explicit GatedMlp(bool by_units)
       : by_units_(by_units),
-        gate_up_(kDim, 2 * kInner,
-                 {.stddev = 0.5, .out_unit = by_units ? 2 * kUnit : 1}),
-        down_(kInner, kDim, {.stddev = 0.5, .in_unit = by_units ? kUnit : 1}) {
+        gate_up_(kDim, 2 * kInner, {.stddev = 0.5}),
+        down_(kInner, kDim, {.stddev = 0.5}) {
     RegisterModule("gate_up", gate_up_);
     RegisterModule("down", down_);
   }
   const char* type_name() const override { return "GatedMlp"; }
+
+  static tp::ParallelPlan Plan(bool by_units) {
+    return {
+        {"gate_up", tp::ColwiseParallel({.unit = by_units ? 2 * kUnit : 1})},
+        {"down", tp::RowwiseParallel({.unit = by_units ? kUnit : 1})}};
+  }
 
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
@@ -203,9 +210,7 @@ TEST(MergedGateTest, StaysSplit) {
       OnMesh({{"tp", ranks}}, [&](const DeviceMesh& mesh) -> absl::Status {
         GatedMlp model(by_units);
         CH_RETURN_IF_ERROR(
-            tp::ParallelizeModule(model, mesh,
-                                  {{"gate_up", tp::ColwiseParallel()},
-                                   {"down", tp::RowwiseParallel()}}));
+            tp::ParallelizeModule(model, mesh, GatedMlp::Plan(by_units)));
         CH_RETURN_IF_ERROR(model.Materialize({.seed = 3}));
         TensorList results;
         CH_RETURN_IF_ERROR(StepOf(model, results));

@@ -16,13 +16,12 @@
 #include "crosshatch/extensions/dtensor_extensions.h"
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/mesh/device_mesh.h"
-#include "crosshatch/nn/combined_state.h"
 #include "crosshatch/nn/layers/conv.h"
 #include "crosshatch/nn/layers/dropout.h"
 #include "crosshatch/nn/layers/embedding.h"
 #include "crosshatch/nn/layers/gelu.h"
-#include "crosshatch/nn/layers/layer_norm.h"
 #include "crosshatch/nn/layers/linear.h"
+#include "crosshatch/nn/layers/norm.h"
 #include "crosshatch/nn/loss.h"
 #include "crosshatch/nn/module_state.h"
 #include "crosshatch/nn/optim/ema.h"
@@ -49,9 +48,7 @@ constexpr int64_t kDim = 6;
 constexpr int64_t kWidth = 2;  // Of a head, of which there are three.
 constexpr double kDrop = 0.25;
 
-nn::LinearOptions Options(int64_t out_unit, int64_t in_unit = 1) {
-  return {.stddev = 0.3, .out_unit = out_unit, .in_unit = in_unit};
-}
+nn::LinearOptions Options() { return {.stddev = 0.3}; }
 
 Tensor Heads(const Tensor& t) {
   return View(t, {t.size(0), t.size(1), t.size(2) / kWidth, kWidth});
@@ -76,10 +73,9 @@ class SelfAttention final : public nn::Module {
 
  private:
   const bool causal_;
-  nn::Linear& qkv_ =
-      Make<nn::Linear>("qkv", kDim, 3 * kDim, Options(3 * kWidth));
+  nn::Linear& qkv_ = Make<nn::Linear>("qkv", kDim, 3 * kDim, Options());
   nn::Dropout& drop_ = Make<nn::Dropout>("drop", kDrop);
-  nn::Linear& out_ = Make<nn::Linear>("out", kDim, kDim, Options(1, kWidth));
+  nn::Linear& out_ = Make<nn::Linear>("out", kDim, kDim, Options());
 };
 
 // (x [B, T, dim], memory [B, S, dim], bool [B, 1, 1, S]): x attends to those of
@@ -100,10 +96,10 @@ class CrossAttention final : public nn::Module {
   }
 
  private:
-  nn::Linear& q_ = Make<nn::Linear>("q", kDim, kDim, Options(kWidth));
-  nn::Linear& kv_ = Make<nn::Linear>("kv", kDim, 2 * kDim, Options(2 * kWidth));
+  nn::Linear& q_ = Make<nn::Linear>("q", kDim, kDim, Options());
+  nn::Linear& kv_ = Make<nn::Linear>("kv", kDim, 2 * kDim, Options());
   nn::Dropout& drop_ = Make<nn::Dropout>("drop", kDrop);
-  nn::Linear& out_ = Make<nn::Linear>("out", kDim, kDim, Options(1, kWidth));
+  nn::Linear& out_ = Make<nn::Linear>("out", kDim, kDim, Options());
 };
 
 // x, and where it attends to a memory too, the memory and its mask.
@@ -134,10 +130,10 @@ class Block final : public nn::Module {
   nn::LayerNorm* const cross_norm_;
   nn::LayerNorm& own_norm_ = Make<nn::LayerNorm>("own_norm", kDim);
   nn::LayerNorm& mlp_norm_ = Make<nn::LayerNorm>("mlp_norm", kDim);
-  nn::Linear& up_ = Make<nn::Linear>("up", kDim, 11, Options(1));
+  nn::Linear& up_ = Make<nn::Linear>("up", kDim, 11, Options());
   nn::Gelu& gelu_ = Make<nn::Gelu>("gelu");
   nn::Dropout& drop_ = Make<nn::Dropout>("drop", kDrop);
-  nn::Linear& down_ = Make<nn::Linear>("down", 11, kDim, Options(1));
+  nn::Linear& down_ = Make<nn::Linear>("down", 11, kDim, Options());
 };
 
 // (tokens [B, T], sound [B, channels, samples], bool [B, 1, 1, S]) to logits.
@@ -162,7 +158,7 @@ class EncoderDecoder final : public nn::Module {
   nn::Embedding& embed_ = Make<nn::Embedding>("embed", kVocab, kDim, 0.5);
   nn::Dropout& drop_ = Make<nn::Dropout>("drop", kDrop);
   Block& decoder_ = Make<Block>("decoder", /*causal=*/true, /*crosses=*/true);
-  nn::Linear& head_ = Make<nn::Linear>("head", kDim, kVocab, Options(1));
+  nn::Linear& head_ = Make<nn::Linear>("head", kDim, kVocab, Options());
 };
 
 // Tokens [B, T] to logits.
@@ -181,7 +177,7 @@ class Gpt final : public nn::Module {
   nn::Dropout& drop_ = Make<nn::Dropout>("drop", kDrop);
   Block& first_ = Make<Block>("first", /*causal=*/true, /*crosses=*/false);
   Block& second_ = Make<Block>("second", /*causal=*/true, /*crosses=*/false);
-  nn::Linear& head_ = Make<nn::Linear>("head", kDim, kVocab, Options(1));
+  nn::Linear& head_ = Make<nn::Linear>("head", kDim, kVocab, Options());
 };
 
 std::unique_ptr<nn::Module> MakeModel(bool gpt) {
@@ -298,15 +294,15 @@ struct Case {
 absl::Status Spread(nn::Module& model, const DeviceMesh& fsdp,
                     const DeviceMesh& tp) {
   // What blocks add to is plain, the same on all tp ranks.
-  const tp::Style colwise = tp::ColwiseParallel();
-  const tp::Style rowwise = tp::RowwiseParallel({.use_local_output = true});
-  tp::ParallelPlan plan = {{"**.qkv", colwise},
-                           {"**.out", rowwise},
-                           {"**.up", colwise},
-                           {"**.down", rowwise}};
+  tp::ParallelPlan plan = {
+      {"**.qkv", tp::ColwiseParallel({.unit = 3 * kWidth})},
+      {"**.out",
+       tp::RowwiseParallel({.use_local_output = true, .unit = kWidth})},
+      {"**.up", tp::ColwiseParallel()},
+      {"**.down", tp::RowwiseParallel({.use_local_output = true})}};
   if (dynamic_cast<EncoderDecoder*>(&model) != nullptr) {
-    plan.emplace_back("**.cross.q", colwise);
-    plan.emplace_back("**.cross.kv", colwise);
+    plan.emplace_back("**.cross.q", tp::ColwiseParallel({.unit = kWidth}));
+    plan.emplace_back("**.cross.kv", tp::ColwiseParallel({.unit = 2 * kWidth}));
   }
   CH_RETURN_IF_ERROR(tp::ParallelizeModule(model, tp, plan));
   return fsdp::FullyShard(model, fsdp,

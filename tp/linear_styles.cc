@@ -6,38 +6,178 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
+#include "crosshatch/base/reduce_op.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/dtensor/redistribute.h"
+#include "crosshatch/nn/distribute_module.h"
 #include "crosshatch/nn/layers/embedding.h"
 #include "crosshatch/nn/layers/linear.h"
 #include "crosshatch/tp/parallel_style.h"
 #include "crosshatch/tp/style_parts.h"
-#include "crosshatch/tp/unit_copies.h"
 
 namespace crosshatch::tp {
 namespace {
 
-absl::Status CheckFits(const char* style, const nn::Module& module,
-                       const std::string& name) {
-  if (dynamic_cast<const nn::Linear*>(&module) != nullptr ||
-      dynamic_cast<const nn::Embedding*>(&module) != nullptr) {
-    return absl::OkStatus();
+// The features of a Linear's input or output, which come in units.
+struct Features {
+  int64_t size;
+  int64_t unit;
+  int64_t subunit;
+
+  // Returns the unit of the split between `ranks`: the unit or, if some ranks
+  // would have none and the largest shard gets smaller, the subunit.
+  int64_t UnitFor(int ranks) const {
+    if (subunit == 0 || size / unit >= ranks) return unit;
+    const int64_t largest = (size / subunit + ranks - 1) / ranks;
+    return largest * subunit < unit ? subunit : unit;
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      style, " fits nn::Linear and nn::Embedding; module \"", name,
-      "\" is of another class, which calls itself ", module.type_name(),
-      "; give it a style of its own (ParallelStyle)"));
+
+  // Returns whether all ranks have equally many of `parts`, all of one unit.
+  bool RanksShareUnits(int64_t parts, int ranks) const {
+    const int64_t units = size / unit;
+    return units > 0 && ranks > units && ranks % units == 0 && parts != 0 &&
+           parts % ranks == 0;
+  }
+
+  // Returns the unit of local shards as plain tensors. Each rank's shard has to
+  // fit the local shards of other modules (the keys of its query heads), so
+  // units are split only if no rank has parts of two.
+  int64_t LocalUnitFor(int ranks) const {
+    const int64_t parts = subunit == 0 ? 0 : size / subunit;
+    return RanksShareUnits(parts, ranks) ? subunit : unit;
+  }
+
+  // Returns how many neighbouring ranks have a replica of each unit that
+  // `query_heads` heads read: more than 1 if each rank's heads read one unit.
+  int ReplicasFor(int64_t query_heads, int ranks) const {
+    return RanksShareUnits(query_heads, ranks)
+               ? static_cast<int>(ranks * unit / size)
+               : 1;
+  }
+};
+
+const nn::Linear* AsLinear(const nn::Module& module) {
+  return dynamic_cast<const nn::Linear*>(&module);
 }
 
-// That what a Linear took as this rank's part has the width of one: `whole` is
-// what it is a part of.
+// Checks the units of a style for `module`, whose weight's dim `dim` is split.
+absl::Status CheckFits(const char* style, const nn::Module& module,
+                       const std::string& name, int dim, int64_t unit,
+                       int64_t subunit, int64_t query_heads) {
+  const auto error = [&](const auto&... why) {
+    return absl::InvalidArgumentError(absl::StrCat(style, " of module \"", name,
+                                                   "\" (", module.type_name(),
+                                                   "): ", why...));
+  };
+  const nn::Linear* const linear = AsLinear(module);
+  if (linear == nullptr) {
+    if (dynamic_cast<const nn::Embedding*>(&module) == nullptr) {
+      return error(
+          "it fits nn::Linear and nn::Embedding; give this class a "
+          "style of its own (ParallelStyle)");
+    }
+    if (unit == 1 && subunit == 0 && query_heads == 0) return absl::OkStatus();
+    return error("units are for nn::Linear");
+  }
+  const int64_t features = linear->weight()->data().size(dim);
+  const char* const side = dim == 0 ? "output" : "input";
+  if (unit <= 0 || features % unit != 0) {
+    return error("unit ", unit, " does not divide the ", features, " ", side,
+                 " features");
+  }
+  if (subunit < 0 || (subunit > 0 && unit % subunit != 0)) {
+    return error("subunit ", subunit, " does not divide the unit ", unit);
+  }
+  const int64_t units = features / unit;
+  if (query_heads < 0 || (units > 0 && query_heads % units != 0)) {
+    return error("the ", units, " units do not divide the ", query_heads,
+                 " query_heads");
+  }
+  return absl::OkStatus();
+}
+
+// Key and value heads that neighbouring ranks hold replicas of. The
+// tensor-parallel axis is seen as two, of heads and of the replicas of one, on
+// which the parameters are; activations come from the whole axis and go back.
+class ReplicatedHeads {
+ public:
+  // `replicas` divides the ranks of `mesh`; `unit` is the width of a head.
+  static absl::StatusOr<ReplicatedHeads> Create(const DeviceMesh& mesh,
+                                                int replicas, int64_t unit) {
+    const std::string& axis = mesh.axis_names()[0];
+    CH_ASSIGN_OR_RETURN(
+        const DeviceMesh parted,
+        mesh.Unflatten(axis,
+                       {{absl::StrCat(axis, "_unit"), mesh.size(0) / replicas},
+                        {absl::StrCat(axis, "_copy"), replicas}}));
+    return ReplicatedHeads(mesh, parted, unit);
+  }
+
+  // Shards weight and bias by heads and replicates the shards.
+  absl::Status Distribute(const nn::Linear& linear) const {
+    for (const auto& parameter : {linear.weight(), linear.bias()}) {
+      if (parameter == nullptr) continue;
+      const Layout layout =
+          Layout::Replicated(parted_.layout(), parameter->data().ndim())
+              .WithDim(0, {.axes = {kHeads}, .unit = unit_});
+      CH_RETURN_IF_ERROR(nn::DistributeParameter(*parameter, parted_, layout));
+    }
+    return absl::OkStatus();
+  }
+
+  // Returns `x`, replicated over the axis, on the mesh of both axes. Each rank
+  // adds a summand to its gradient.
+  Tensor Enter(const Tensor& x) const {
+    const Layout sum_over_all = LayoutOn(whole_, x.ndim(), Partial());
+    const Layout replicated = Layout::Replicated(parted_.layout(), x.ndim());
+    const Layout sum_over_both = replicated.WithPartial(kHeads, ReduceOp::kSum)
+                                     .WithPartial(kReplicas, ReduceOp::kSum);
+    return FromLocal(ToLocal(x, sum_over_all), parted_, replicated, x.sizes(),
+                     sum_over_both);
+  }
+
+  // Returns `y` [..., heads * unit], on the mesh of both axes, on the whole
+  // axis: [..., ranks * unit], each head repeated once per replica, one on each
+  // rank. Gradients of replicas are summands of the head's.
+  Tensor Leave(const Tensor& y) const {
+    const int features = y.ndim() - 1;
+    const Layout by_heads =
+        Layout::Replicated(parted_.layout(), y.ndim())
+            .WithDim(features, {.axes = {kHeads}, .unit = unit_});
+    const Tensor local =
+        ToLocal(Redistribute(y, by_heads),
+                by_heads.WithPartial(kReplicas, ReduceOp::kSum));
+    Shape sizes = y.sizes();
+    sizes.back() = whole_.size(0) * unit_;
+    const Layout by_ranks = LayoutOn(whole_, y.ndim(), Shard(-1), unit_);
+    return FromLocal(local, whole_, by_ranks, sizes, by_ranks);
+  }
+
+ private:
+  // Axes of the parted mesh.
+  static constexpr int kHeads = 0;
+  static constexpr int kReplicas = 1;
+
+  ReplicatedHeads(const DeviceMesh& whole, const DeviceMesh& parted,
+                  int64_t unit)
+      : whole_(whole), parted_(parted), unit_(unit) {}
+
+  DeviceMesh whole_;
+  DeviceMesh parted_;
+  int64_t unit_;
+};
+
+// Checks that a Linear took a plain tensor as a local shard of the right width;
+// `whole` is the tensor that it was taken as a shard of.
 void CheckWidth(const Tensor& given, const Tensor& whole,
                 const DeviceMesh& mesh, const Placement& placement,
-                nn::Module& module, const char* style) {
-  auto* const linear = dynamic_cast<nn::Linear*>(&module);
+                const nn::Module& module, const char* style) {
+  const nn::Linear* const linear = AsLinear(module);
   if (linear == nullptr || !placement.is_shard() || !given.defined() ||
       given.is_distributed()) {
     return;
@@ -45,34 +185,31 @@ void CheckWidth(const Tensor& given, const Tensor& whole,
   const int64_t width = linear->weight()->data().size(-1);
   CH_CHECK(whole.ndim() == 0 || whole.size(-1) == width)
       << "module " << *module.label() << " with " << style
-      << " took the plain tensor " << given.Describe() << " as this rank's "
-      << "part " << placement.ToString() << " on " << mesh.ToString()
-      << ", one of " << whole.size(-1) << " features in all, and takes "
-      << width << "; give it such a part, a DTensor, or say by the style's "
-      << "`input` how the tensor lies";
+      << " took the plain tensor " << given.Describe()
+      << " as the local shard of one with " << whole.size(-1)
+      << " features, placement " << placement.ToString() << " on "
+      << mesh.ToString() << ", and takes " << width
+      << " features; give it such a shard or a DTensor, or set the style's "
+      << "`input` to the placement of the tensor";
 }
 
 void AddInputHook(nn::Module& module, const DeviceMesh& mesh,
-                  const Crossing& crossing, const char* style) {
+                  const ActivationLayouts& layouts, const char* style) {
   module.AddPreHook(
-      [mesh, crossing, style](nn::Module& called, TensorList& inputs) {
+      [mesh, layouts, style](nn::Module& called, TensorList& inputs) {
         const Tensor given = inputs[0];
-        inputs[0] = TakeIn(given, mesh, crossing, called, style);
-        CheckWidth(given, inputs[0], mesh, crossing.given, called, style);
+        inputs[0] = RedistributeActivation(given, mesh, layouts);
+        CheckWidth(given, inputs[0], mesh, layouts.given, called, style);
       });
 }
 
 void AddOutputHook(nn::Module& module, const DeviceMesh& mesh,
-                   const Crossing& crossing, bool use_local,
-                   const char* style) {
-  module.AddPostHook([mesh, crossing, use_local, style](
-                         nn::Module& called, TensorSpan, TensorList& outputs) {
-    Tensor& output = outputs[0];
-    output = TakeIn(output, mesh, crossing, called, style);
-    if (use_local) {
-      output = HandOut(output, mesh, crossing.desired, called, style);
-    }
-  });
+                   const ActivationLayouts& layouts, bool use_local) {
+  module.AddPostHook(
+      [mesh, layouts, use_local](nn::Module&, TensorSpan, TensorList& outputs) {
+        outputs[0] = RedistributeActivation(outputs[0], mesh, layouts);
+        if (use_local) outputs[0] = LocalShard(outputs[0]);
+      });
 }
 
 class Colwise final : public ParallelStyle {
@@ -83,49 +220,49 @@ class Colwise final : public ParallelStyle {
 
   absl::Status Check(const nn::Module& module,
                      const std::string& module_name) const override {
-    return CheckFits(name(), module, module_name);
+    return CheckFits(name(), module, module_name, /*dim=*/0, options_.unit,
+                     options_.subunit, options_.query_heads);
   }
 
   absl::Status Apply(nn::Module& module, const std::string& module_name,
                      const DeviceMesh& mesh) const override {
     CH_RETURN_IF_ERROR(Check(module, module_name));
-    int64_t in_unit = 1;
     int64_t out_unit = 1;
-    std::optional<UnitCopies> copies;
-    if (const auto* linear = dynamic_cast<const nn::Linear*>(&module)) {
-      in_unit = linear->in_unit();
+    std::optional<ReplicatedHeads> heads;
+    if (const nn::Linear* const linear = AsLinear(module)) {
+      const int ranks = mesh.size(0);
+      const Features output = {.size = linear->weight()->data().size(0),
+                               .unit = options_.unit,
+                               .subunit = options_.subunit};
       // A rank's own heads, as plain tensors, come with their keys.
-      out_unit = options_.use_local_output ? linear->own_out_unit(mesh.size(0))
-                                           : linear->out_unit(mesh.size(0));
-      const int count = linear->out_copies(mesh.size(0));
-      if (count > 1 && options_.output == Shard(-1)) {
-        out_unit = linear->out_unit();
-        CH_ASSIGN_OR_RETURN(copies, UnitCopies::Create(mesh, count, out_unit));
-        CH_RETURN_IF_ERROR(copies->Spread(*linear));
+      out_unit = options_.use_local_output ? output.LocalUnitFor(ranks)
+                                           : output.UnitFor(ranks);
+      const int replicas = output.ReplicasFor(options_.query_heads, ranks);
+      if (replicas > 1 && options_.output == Shard(-1)) {
+        out_unit = options_.unit;
+        CH_ASSIGN_OR_RETURN(heads,
+                            ReplicatedHeads::Create(mesh, replicas, out_unit));
+        CH_RETURN_IF_ERROR(heads->Distribute(*linear));
       } else {
         for (const auto& parameter : {linear->weight(), linear->bias()}) {
           if (parameter == nullptr) continue;
           CH_RETURN_IF_ERROR(
-              SpreadParameter(*parameter, mesh, Shard(0), out_unit));
+              DistributeParameter(*parameter, mesh, Shard(0), out_unit));
         }
       }
     } else {
-      CH_RETURN_IF_ERROR(SpreadOwnParameters(module, mesh, Shard(1)));
+      CH_RETURN_IF_ERROR(DistributeOwnParameters(module, mesh, Shard(1)));
     }
-    AddInputHook(module, mesh,
-                 {.given = options_.input,
-                  .given_unit = in_unit,
-                  .desired_unit = in_unit},
-                 name());
-    if (copies.has_value()) {
-      // Within all hooks: those of a program see tensors of `mesh`.
+    AddInputHook(module, mesh, {.given = options_.input}, name());
+    if (heads.has_value()) {
+      // Inside of all hooks: those of a program see tensors of `mesh`.
       module.AddForwardWrapper(
-          [copies](TensorSpan inputs,
-                   const nn::Module::ForwardFunction& forward) {
+          [heads](TensorSpan inputs,
+                  const nn::Module::ForwardFunction& forward) {
             TensorList entered(inputs.begin(), inputs.end());
-            entered[0] = copies->Enter(entered[0]);
+            entered[0] = heads->Enter(entered[0]);
             TensorList outputs = forward(entered);
-            outputs[0] = copies->Leave(outputs[0]);
+            outputs[0] = heads->Leave(outputs[0]);
             return outputs;
           });
     }
@@ -134,15 +271,8 @@ class Colwise final : public ParallelStyle {
                    .desired = options_.output,
                    .given_unit = out_unit,
                    .desired_unit = out_unit},
-                  options_.use_local_output, name());
+                  options_.use_local_output);
     return absl::OkStatus();
-  }
-
-  std::optional<Placement> PlainInput(const nn::Module&) const override {
-    return options_.input;
-  }
-  std::optional<HandedOut> FirstOutput(const nn::Module&) const override {
-    return HandedOut{options_.output, options_.use_local_output};
   }
 
  private:
@@ -157,50 +287,39 @@ class Rowwise final : public ParallelStyle {
 
   absl::Status Check(const nn::Module& module,
                      const std::string& module_name) const override {
-    return CheckFits(name(), module, module_name);
+    return CheckFits(name(), module, module_name, /*dim=*/1, options_.unit,
+                     options_.subunit, /*query_heads=*/0);
   }
 
   absl::Status Apply(nn::Module& module, const std::string& module_name,
                      const DeviceMesh& mesh) const override {
     CH_RETURN_IF_ERROR(Check(module, module_name));
-    Crossing input = {.desired = Wanted(module)};
-    input.given = options_.input.value_or(input.desired);
-    int64_t out_unit = 1;
-    if (const auto* linear = dynamic_cast<const nn::Linear*>(&module)) {
-      out_unit = linear->out_unit();
-      input.given_unit = linear->own_in_unit(mesh.size(0));
-      input.desired_unit = linear->in_unit(mesh.size(0));
-      CH_RETURN_IF_ERROR(SpreadParameter(*linear->weight(), mesh, Shard(1),
-                                         input.desired_unit));
+    ActivationLayouts input;
+    if (const nn::Linear* const linear = AsLinear(module)) {
+      const Features features = {.size = linear->weight()->data().size(1),
+                                 .unit = options_.unit,
+                                 .subunit = options_.subunit};
+      input.desired = Shard(-1);
+      input.given_unit = features.LocalUnitFor(mesh.size(0));
+      input.desired_unit = features.UnitFor(mesh.size(0));
+      CH_RETURN_IF_ERROR(DistributeParameter(*linear->weight(), mesh, Shard(1),
+                                             input.desired_unit));
       if (linear->bias() != nullptr) {
-        CH_RETURN_IF_ERROR(SpreadParameter(*linear->bias(), mesh, Replicate()));
+        CH_RETURN_IF_ERROR(
+            DistributeParameter(*linear->bias(), mesh, Replicate()));
       }
     } else {
-      CH_RETURN_IF_ERROR(SpreadOwnParameters(module, mesh, Shard(0)));
+      CH_RETURN_IF_ERROR(DistributeOwnParameters(module, mesh, Shard(0)));
     }
+    input.given = options_.input.value_or(input.desired);
     AddInputHook(module, mesh, input, name());
     AddOutputHook(module, mesh,
-                  {.given = Partial(),
-                   .desired = options_.output,
-                   .given_unit = out_unit,
-                   .desired_unit = out_unit},
-                  options_.use_local_output, name());
+                  {.given = Partial(), .desired = options_.output},
+                  options_.use_local_output);
     return absl::OkStatus();
   }
 
-  std::optional<Placement> PlainInput(const nn::Module& module) const override {
-    return options_.input.value_or(Wanted(module));
-  }
-  std::optional<HandedOut> FirstOutput(const nn::Module&) const override {
-    return HandedOut{options_.output, options_.use_local_output};
-  }
-
  private:
-  static Placement Wanted(const nn::Module& module) {
-    return dynamic_cast<const nn::Embedding*>(&module) != nullptr ? Replicate()
-                                                                  : Shard(-1);
-  }
-
   const RowwiseOptions options_;
 };
 

@@ -13,10 +13,10 @@ namespace crosshatch::tp {
 /// features, the embedding and the output by vocabulary, the residual stream
 /// and the norms by position. The logits stay split by vocabulary (Shard(-1)),
 /// and CrossEntropy takes them so: no rank ever holds a row of them.
-ParallelPlan LlamaPlan(const nn::LlamaConfig& config = {});
+ParallelPlan LlamaPlan(const nn::LlamaConfig& config);
 
 /// The same as text (plan_text.h), to read and to begin with.
-std::string LlamaPlanText(const nn::LlamaConfig& config = {});
+std::string LlamaPlanText(const nn::LlamaConfig& config);
 
 }  // namespace crosshatch::tp
 

@@ -2,9 +2,7 @@
 
 // SequenceParallel, ReplicateParallel and Combined.
 
-#include <algorithm>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,30 +24,19 @@ class Sequence final : public ParallelStyle {
 
   absl::Status Apply(nn::Module& module, const std::string&,
                      const DeviceMesh& mesh) const override {
-    CH_RETURN_IF_ERROR(SpreadOwnParameters(module, mesh, Replicate()));
+    CH_RETURN_IF_ERROR(DistributeOwnParameters(module, mesh, Replicate()));
     CH_RETURN_IF_ERROR(ReplicateOwnBuffers(module, mesh));
-    const Crossing crossing = {.given = Shard(dim_), .desired = Shard(dim_)};
-    module.AddPreHook([mesh, crossing, style = name()](nn::Module& called,
-                                                       TensorList& inputs) {
-      inputs[0] = TakeIn(inputs[0], mesh, crossing, called, style);
+    const ActivationLayouts layouts = {.given = Shard(dim_),
+                                       .desired = Shard(dim_)};
+    module.AddPreHook([mesh, layouts](nn::Module&, TensorList& inputs) {
+      inputs[0] = RedistributeActivation(inputs[0], mesh, layouts);
     });
-    module.AddPostHook(
-        [mesh, crossing, style = name(), use_local = use_local_output_](
-            nn::Module& called, TensorSpan, TensorList& outputs) {
-          Tensor& output = outputs[0];
-          output = TakeIn(output, mesh, crossing, called, style);
-          if (use_local) {
-            output = HandOut(output, mesh, crossing.desired, called, style);
-          }
-        });
+    module.AddPostHook([mesh, layouts, use_local = use_local_output_](
+                           nn::Module&, TensorSpan, TensorList& outputs) {
+      outputs[0] = RedistributeActivation(outputs[0], mesh, layouts);
+      if (use_local) outputs[0] = LocalShard(outputs[0]);
+    });
     return absl::OkStatus();
-  }
-
-  std::optional<Placement> PlainInput(const nn::Module&) const override {
-    return Shard(dim_);
-  }
-  std::optional<HandedOut> FirstOutput(const nn::Module&) const override {
-    return HandedOut{Shard(dim_), use_local_output_};
   }
 
  private:
@@ -67,43 +54,31 @@ class Replicated final : public ParallelStyle {
                      const DeviceMesh& mesh) const override {
     for (const nn::NamedParameter& named : module.NamedParameters()) {
       if (named.parameter->data().is_distributed()) continue;
-      CH_RETURN_IF_ERROR(SpreadParameter(*named.parameter, mesh, Replicate()));
+      CH_RETURN_IF_ERROR(
+          DistributeParameter(*named.parameter, mesh, Replicate()));
     }
     for (const nn::NamedModule& below : module.NamedModules()) {
       CH_RETURN_IF_ERROR(ReplicateOwnBuffers(*below.module, mesh));
     }
-    module.AddPreHook(
-        [mesh, style = name()](nn::Module& called, TensorList& inputs) {
-          for (Tensor& input : inputs) BringAll(mesh, called, style, input);
-        });
-    module.AddPostHook(
-        [mesh, style = name(), use_local = options_.use_local_output](
-            nn::Module& called, TensorSpan, TensorList& outputs) {
-          for (Tensor& output : outputs) {
-            BringAll(mesh, called, style, output);
-            if (!output.defined() || !output.is_distributed()) continue;
-            output = use_local
-                         ? HandOut(output, mesh, Replicate(), called, style)
-                         : WithWholeGradient(output);
-          }
-        });
+    module.AddPreHook([mesh](nn::Module&, TensorList& inputs) {
+      for (Tensor& input : inputs) ReplicateActivation(mesh, input);
+    });
+    module.AddPostHook([mesh, use_local = options_.use_local_output](
+                           nn::Module&, TensorSpan, TensorList& outputs) {
+      for (Tensor& output : outputs) {
+        ReplicateActivation(mesh, output);
+        if (!output.defined() || !output.is_distributed()) continue;
+        output = use_local ? LocalShard(output) : WithReducedGradient(output);
+      }
+    });
     return absl::OkStatus();
   }
 
-  std::optional<Placement> PlainInput(const nn::Module&) const override {
-    return Replicate();
-  }
-  bool SpreadsBelow() const override { return true; }
-  std::optional<HandedOut> FirstOutput(const nn::Module&) const override {
-    return HandedOut{Replicate(), options_.use_local_output};
-  }
-
  private:
-  static void BringAll(const DeviceMesh& mesh, const nn::Module& module,
-                       const char* style, Tensor& t) {
+  static void ReplicateActivation(const DeviceMesh& mesh, Tensor& t) {
     if (!t.defined()) return;
     if (!t.is_distributed() && !IsFloatingPoint(t.dtype())) return;
-    t = TakeIn(t, mesh, {}, module, style);
+    t = RedistributeActivation(t, mesh, {});
   }
 
   const ReplicateOptions options_;
@@ -133,35 +108,6 @@ class Several final : public ParallelStyle {
       CH_RETURN_IF_ERROR(style->Apply(module, module_name, mesh));
     }
     return absl::OkStatus();
-  }
-
-  // The first to see an input takes it as plain, the last to see an output
-  // hands it out.
-  std::optional<Placement> PlainInput(const nn::Module& module) const override {
-    for (const Style& style : styles_) {
-      if (const auto input = style->PlainInput(module)) return input;
-    }
-    return std::nullopt;
-  }
-  std::optional<HandedOut> HandedIn(const nn::Module& module) const override {
-    std::optional<HandedOut> last;
-    for (const Style& style : styles_) {
-      if (const auto input = style->HandedIn(module)) last = input;
-    }
-    return last;
-  }
-  bool SpreadsBelow() const override {
-    return std::any_of(styles_.begin(), styles_.end(), [](const Style& style) {
-      return style->SpreadsBelow();
-    });
-  }
-  std::optional<HandedOut> FirstOutput(
-      const nn::Module& module) const override {
-    std::optional<HandedOut> last;
-    for (const Style& style : styles_) {
-      if (const auto output = style->FirstOutput(module)) last = output;
-    }
-    return last;
   }
 
  private:

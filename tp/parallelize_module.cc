@@ -9,24 +9,51 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/dtensor/dtensor.h"
-#include "crosshatch/dtensor/verify.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/materialize.h"
 #include "crosshatch/nn/name_pattern.h"
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/rank_context.h"
-#include "crosshatch/tp/check_flows.h"
-#include "crosshatch/tp/handed_out.h"
 #include "crosshatch/tp/style_parts.h"
-#include "crosshatch/tp/styled_module.h"
 
 namespace crosshatch::tp {
 namespace {
+
+constexpr char kAttachment[] = "tp";
+
+// The style that a plan has applied to a module.
+class AppliedStyle final : public nn::Attachment {
+ public:
+  explicit AppliedStyle(Style style) : style_(std::move(style)) {}
+  const ParallelStyle& style() const { return *style_; }
+
+ private:
+  const Style style_;
+};
+
+// Returns the style that an earlier plan has applied; null if there is none.
+const ParallelStyle* StyleOf(const nn::Module& module) {
+  const auto* applied =
+      static_cast<AppliedStyle*>(module.attachment(kAttachment));
+  return applied == nullptr ? nullptr : &applied->style();
+}
+
+std::string Quoted(const std::string& name) {
+  return absl::StrCat("\"", name, "\"");
+}
+
+// A module of the tree and its style in the plan; null if it has none.
+struct StyledModule {
+  nn::NamedModule named;
+  Style style;
+  std::string pattern;  // That matched.
+};
 
 absl::StatusOr<std::vector<StyledModule>> Assign(nn::Module& root,
                                                  const ParallelPlan& plan) {
@@ -62,11 +89,11 @@ absl::StatusOr<std::vector<StyledModule>> Assign(nn::Module& root,
     }
   }
   for (const StyledModule& module : modules) {
-    const ParallelStyle* laid = LaidStyle(*module.named.module);
-    if (laid == nullptr || module.style == nullptr) continue;
+    const ParallelStyle* applied = StyleOf(*module.named.module);
+    if (applied == nullptr || module.style == nullptr) continue;
     return absl::FailedPreconditionError(absl::StrCat(
         "ParallelizeModule: module ", Quoted(module.named.name), " has ",
-        laid->name(), " already, and the pattern ", Quoted(module.pattern),
+        applied->name(), " already, and the pattern ", Quoted(module.pattern),
         " gives it ", module.style->name()));
   }
   return modules;
@@ -114,86 +141,33 @@ absl::Status SendFrom(int source, nn::Module& root, const DeviceMesh& mesh) {
   return RankContext::Current().Synchronize();
 }
 
-// A module that no style touches, on the mesh with the others.
+// Replicates a module without a style, if it has parameters or buffers.
 absl::Status ReplicateModule(nn::Module& module, const DeviceMesh& mesh) {
-  if (!HasPlainParameters(module)) return absl::OkStatus();
+  const auto is_plain = [](const auto& entry) {
+    return !entry.second->data().is_distributed();
+  };
+  if (!absl::c_any_of(module.own_parameters(), is_plain) &&
+      !absl::c_any_of(module.own_buffers(), is_plain)) {
+    return absl::OkStatus();
+  }
   for (const auto& [name, parameter] : module.own_parameters()) {
     if (parameter->data().is_distributed()) continue;
-    CH_RETURN_IF_ERROR(SpreadParameter(*parameter, mesh, Replicate()));
+    CH_RETURN_IF_ERROR(DistributeParameter(*parameter, mesh, Replicate()));
   }
   CH_RETURN_IF_ERROR(ReplicateOwnBuffers(module, mesh));
-  module.AddPreHook([mesh](nn::Module& called, TensorList& inputs) {
+  module.AddPreHook([mesh](nn::Module&, TensorList& inputs) {
     for (Tensor& input : inputs) {
       if (!input.defined() || input.is_distributed()) continue;
       if (!IsFloatingPoint(input.dtype())) continue;
-      input = TakeIn(input, mesh, {}, called, "no style");
+      input = RedistributeActivation(input, mesh, {});
     }
   });
   module.AddPostHook([](nn::Module&, TensorSpan, TensorList& outputs) {
     for (Tensor& output : outputs) {
       if (!output.defined() || !output.is_distributed()) continue;
-      output = WithWholeGradient(output);
+      output = WithReducedGradient(output);
     }
   });
-  return absl::OkStatus();
-}
-
-// Compares, the first time that a module of a plan takes a plain tensor as
-// equal on all ranks, whether it is: ids that no op on the mesh takes come to
-// light there.
-class FirstPlainInput {
- public:
-  void Take(const Tensor& input, const DeviceMesh& mesh,
-            const Placement& placement) {
-    if (was_compared_ || !placement.is_replicate() || !input.defined() ||
-        input.is_distributed() || !IsFloatingPoint(input.dtype()) ||
-        RankContext::Current().dry_run()) {
-      return;
-    }
-    was_compared_ = true;
-    CompareReplicasOnce("the plain input", input, mesh,
-                        Layout::Replicated(mesh.layout(), input.ndim()),
-                        input.sizes());
-  }
-
- private:
-  bool was_compared_ = false;
-};
-
-// Applies the module's style, between hooks that watch what comes to it and
-// what goes on as plain tensors: of a program's own style what it tells, which
-// is of the first input and the first output. Ours watch all that they bring
-// (TakeIn, HandOut).
-absl::Status Lay(const StyledModule& styled, const DeviceMesh& mesh,
-                 const std::shared_ptr<FirstPlainInput>& first) {
-  nn::Module& module = *styled.named.module;
-  const ParallelStyle& style = *styled.style;
-  const char* const name = style.name();
-  if (const auto input = style.PlainInput(module)) {
-    module.AddPreHook([mesh, name, first, placement = *input](
-                          nn::Module& called, TensorList& inputs) {
-      if (inputs.empty()) return;
-      CheckTaken(inputs[0], mesh, placement, called, name);
-      first->Take(inputs[0], mesh, placement);
-    });
-  }
-  CH_RETURN_IF_ERROR(style.Apply(module, styled.named.name, mesh));
-  if (const auto input = style.HandedIn(module); input && input->plain) {
-    module.AddPreHook([mesh, name, placement = input->placement](
-                          nn::Module& called, TensorList& inputs) {
-      if (inputs.empty()) return;
-      NoteHandedOut(inputs[0], mesh, placement, called, name);
-    });
-  }
-  if (const auto output = style.FirstOutput(module); output && output->plain) {
-    module.AddPostHook(
-        [mesh, name, placement = output->placement](
-            nn::Module& called, TensorSpan, TensorList& outputs) {
-          if (outputs.empty()) return;
-          NoteHandedOut(outputs[0], mesh, placement, called, name);
-        });
-  }
-  SetLaidStyle(module, styled.style);
   return absl::OkStatus();
 }
 
@@ -213,24 +187,22 @@ absl::Status ParallelizeModule(nn::Module& root, const DeviceMesh& mesh,
     CH_RETURN_IF_ERROR(
         module.style->Check(*module.named.module, module.named.name));
   }
-  CH_RETURN_IF_ERROR(
-      CheckFlows(modules, options.flows, options.replicate_rest));
   // Names the parameters, for the messages of styles.
   root.NamedParameters();
   if (options.source_rank.has_value()) {
     CH_RETURN_IF_ERROR(SendFrom(*options.source_rank, root, mesh));
   }
-  // Those below come first: a style that takes what is left below its module
-  // (ReplicateParallel) finds what is.
+  // Children first: ReplicateParallel takes the parameters below its module
+  // that no other style has distributed.
   std::reverse(modules.begin(), modules.end());
-  const auto first = std::make_shared<FirstPlainInput>();
-  for (const StyledModule& module : modules) {
-    if (module.style == nullptr) continue;
-    CH_RETURN_IF_ERROR(Lay(module, mesh, first));
+  for (const auto& [named, style, pattern] : modules) {
+    if (style == nullptr) continue;
+    CH_RETURN_IF_ERROR(style->Apply(*named.module, named.name, mesh));
+    named.module->Attach(kAttachment, std::make_shared<AppliedStyle>(style));
   }
   if (!options.replicate_rest) return absl::OkStatus();
   for (const StyledModule& module : modules) {
-    if (StyleOf(module) != nullptr) continue;
+    if (StyleOf(*module.named.module) != nullptr) continue;
     CH_RETURN_IF_ERROR(ReplicateModule(*module.named.module, mesh));
   }
   return absl::OkStatus();

@@ -17,66 +17,47 @@
 
 namespace crosshatch::tp {
 
-/// Which modules get which style. A pattern is of modules' full names from the
-/// root (nn/name_pattern.h): "layers.*.attention.w[qkv]". The empty pattern is
+/// Patterns of modules' full names from the root (nn/name_pattern.h), for
+/// example "layers.*.attention.w[qkv]", and their styles. The empty pattern is
 /// the root.
 using ParallelPlan = std::vector<std::pair<std::string, Style>>;
 
 struct ParallelizeOptions {
-  /// Modules that no pattern matches keep plain parameters, which meet no
-  /// DTensor. With this they are replicated over the mesh: their parameters
-  /// become Replicate DTensors, gradients being summed where they have to be,
-  /// and plain floating-point inputs are taken to be equal on all ranks; what
-  /// comes distributed is computed as it comes. A norm between split
-  /// projections needs no style then.
+  /// Replicate modules that no pattern matches: their parameters become
+  /// Replicate DTensors, whose gradients are summed where they have to be, and
+  /// plain floating-point inputs are taken to be equal on all ranks. Otherwise
+  /// they keep plain parameters, and ops that combine these with DTensors fail.
+  /// A norm between split projections needs no style then.
   bool replicate_rest = false;
 
-  /// The index along the mesh of the rank whose values count: parameters below
-  /// the root that have memory there and are not spread yet are sent from it to
-  /// the others, which need have none, before they are spread. Unset: nothing
-  /// is sent, and values must be equal on all ranks (as Module::Materialize and
-  /// loaders make them).
+  /// The index along the mesh of the rank whose values are used: parameters
+  /// that have memory there, and are not distributed yet, are broadcast from
+  /// it. The other ranks need no memory for them. Unset: nothing is sent, and
+  /// values must be equal on all ranks (as Module::Materialize and loaders make
+  /// them).
   std::optional<int> source_rank = {};
-
-  /// Pairs of patterns of modules: the first output of the one is the first
-  /// input of the other. Where both match as many modules these go in pairs, in
-  /// the order of the tree; else one of them matches one.
-  std::vector<std::pair<std::string, std::string>> flows = {};
 };
 
-/// Applies `plan` to the modules of `root` that its patterns match, those below
-/// first. Call it before FullyShard and before parameters have memory, or on
+/// Applies `plan` to the modules of `root` that its patterns match, children
+/// first. Call it before FullyShard, and before parameters have memory or with
 /// parameters that are equal on all ranks of `mesh` (or with a source_rank).
 ///
-/// Before anything is changed it is checked that
-/// - each pattern, of the plan and of flows, matches a module;
-/// - no module is matched twice, or has a style already (Combined makes one of
-///   several);
-/// - each style fits its module (ParallelStyle::Check);
-/// - in each flow, of options.flows and of those that modules tell themselves
-///   (nn::TellsFlows: Sequential, Llama), where one module hands out a plain
-///   tensor (use_local_output), the next does not take it as lying otherwise.
-///   Dims are compared as written: one from the start and one from the end are
-///   not told apart before a forward shows how many there are. Of the modules
-///   around either the outermost one with a style counts, which sees an input
-///   first and an output last;
-/// - in each flow of options.flows, where one module hands out a DTensor, the
-///   next has a style or no plain parameters of its own, unless a style above
-///   spreads what is left below it or the rest is replicated.
-/// What comes as a DTensor a style redistributes, so nothing else of layouts
-/// can go wrong before a forward.
+/// Nothing is changed if a pattern matches no module, if a module is matched
+/// twice or has a style already (Combined makes one of several), or if a style
+/// does not fit its module (ParallelStyle::Check).
 ///
-/// In each forward it is checked that a plain tensor which one style has handed
-/// out, and which reaches another one on `mesh` as it is, is taken as it lies;
-/// one that is not fails a check, which names both modules. What an op or a
-/// write makes of it is the program's own.
+/// A DTensor is redistributed to what a style takes. A plain tensor that one
+/// style returned (use_local_output) and that reaches another style unchanged
+/// must be taken in its placement: otherwise a check in the first forward fails
+/// and names both modules (RedistributeActivation). After an op of the program
+/// nothing is known of a plain tensor.
 ///
 /// \param mesh one axis, e.g. mesh.Slice("tp").
-/// \error kInvalidArgument for a mesh of another ndim, for the checks above and
-///     for a style that does not fit; modules and patterns are named.
+/// \error kInvalidArgument for a mesh of another ndim, for patterns and for a
+///     style that does not fit, naming modules and patterns.
 ///     kFailedPrecondition for a module that has a style, and for a parameter
-///     that is spread otherwise, or sharded by FullyShard; what the engine says
-///     of sending.
+///     that has another layout or that FullyShard has sharded. Errors of
+///     communication.
 absl::Status ParallelizeModule(nn::Module& root, const DeviceMesh& mesh,
                                const ParallelPlan& plan,
                                const ParallelizeOptions& options = {});

@@ -127,9 +127,9 @@ TEST(ParallelizeModuleTest, HandsOutLocalOutputsWhereAsked) {
 TEST(ParallelizeModuleTest, SplitsBetweenUnitsOnly) {
   OnMesh({{"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
     World& world = mesh.world();
-    nn::Linear linear(3, 12, {.out_unit = 4});
+    nn::Linear linear(3, 12);
     CH_RETURN_IF_ERROR(
-        ParallelizeModule(linear, mesh, {{"", ColwiseParallel()}}));
+        ParallelizeModule(linear, mesh, {{"", ColwiseParallel({.unit = 4})}}));
     CH_EXPECT_EQ(LocalTensor(linear.weight()->data()).size(0),
                  world.rank() == 0 ? 8 : 4);
     return absl::OkStatus();
@@ -146,9 +146,8 @@ TEST(ParallelizeModuleTest, NamesWhatDoesNotFit) {
     CH_EXPECT_THAT(message(mesh, {}), HasSubstr("not mesh(dp=1, tp=2)"));
     CH_EXPECT_THAT(message(tp, {{"upp", ColwiseParallel()}}),
                    HasSubstr("\"upp\" for ColwiseParallel matches no module"));
-    CH_EXPECT_THAT(
-        message(tp, {{"", RowwiseParallel()}}),
-        HasSubstr("RowwiseParallel fits nn::Linear and nn::Embedding"));
+    CH_EXPECT_THAT(message(tp, {{"", RowwiseParallel()}}),
+                   HasSubstr("it fits nn::Linear and nn::Embedding"));
     // Nothing above has changed the model.
     CH_EXPECT_FALSE(net.Parameters()[0]->data().is_distributed());
     CH_EXPECT_THAT(
@@ -167,55 +166,35 @@ TEST(ParallelizeModuleTest, NamesWhatDoesNotFit) {
   });
 }
 
-// What one module hands out as a plain tensor, the next takes as it lies.
-TEST(ParallelizeModuleTest, ChecksFlows) {
+TEST(ParallelizeModuleTest, NamesUnitsThatDoNotDivide) {
   OnMesh({{"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
-    const auto status = [&](const ParallelPlan& plan,
-                            const ParallelizeOptions& options) {
+    const auto message = [&](const Style& style) {
       Net net;
-      return ParallelizeModule(net, mesh, plan, options);
+      const absl::Status status = ParallelizeModule(net, mesh, {{"up", style}});
+      CH_EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+      CH_EXPECT_FALSE(net.Parameters()[0]->data().is_distributed());
+      return std::string(status.message());
     };
-    const ParallelizeOptions flows = {
-        .flows = {{"embed", "up"}, {"up", "down"}}};
-    const Style rows = SequenceParallel(1, /*use_local_output=*/true);
-    const std::vector<ParallelPlan> right = {
-        {{"up", ColwiseParallel()}, {"down", RowwiseParallel()}},
-        {{"up", ColwiseParallel({.use_local_output = true})},
-         {"down", RowwiseParallel()}},
-        {{"embed", rows}, {"up", ColwiseParallel({.input = Shard(1)})}},
-        // How many dims there are shows at the forward alone.
-        {{"embed", rows}, {"up", ColwiseParallel({.input = Shard(-2)})}},
-    };
-    for (size_t i = 0; i < right.size(); ++i) {
-      ParallelizeOptions options = flows;
-      options.replicate_rest = true;
-      CH_EXPECT_OK(status(right[i], options)) << i;
-    }
-    CH_EXPECT_OK(
-        status({{"", ReplicateParallel()}, {"up", ColwiseParallel()}}, flows));
-    CH_EXPECT_THAT(std::string(status({{"up", nullptr}}, flows).message()),
-                   HasSubstr("the pattern \"up\" has a null style"));
+    CH_EXPECT_EQ(message(ColwiseParallel({.unit = 4})),
+                 "ColwiseParallel of module \"up\" (Linear): unit 4 does not "
+                 "divide the 7 output features");
+    CH_EXPECT_THAT(message(RowwiseParallel({.unit = 3})),
+                   HasSubstr("unit 3 does not divide the 5 input features"));
+    CH_EXPECT_THAT(message(ColwiseParallel({.unit = 0})),
+                   HasSubstr("unit 0 does not divide"));
+    CH_EXPECT_THAT(message(ColwiseParallel({.unit = 7, .subunit = 2})),
+                   HasSubstr("subunit 2 does not divide the unit 7"));
+    CH_EXPECT_THAT(message(ColwiseParallel({.query_heads = 3})),
+                   HasSubstr("the 7 units do not divide the 3 query_heads"));
+    CH_EXPECT_THAT(message(nullptr), HasSubstr("\"up\" has a null style"));
+    CH_EXPECT_THAT(message(Combined({nullptr})),
+                   HasSubstr("Combined for module \"up\" holds a null style"));
+    nn::Embedding table(5, 4);
     CH_EXPECT_THAT(
-        std::string(status({{"up", Combined({nullptr})}}, flows).message()),
-        HasSubstr("Combined for module \"up\" holds a null style"));
-    CH_EXPECT_EQ(
-        status({{"embed", rows}, {"up", ColwiseParallel()}}, flows).message(),
-        "ParallelizeModule: module \"embed\" (SequenceParallel) hands out a "
-        "plain tensor that lies as S(1), and module \"up\" (ColwiseParallel), "
-        "which comes next, takes it as R; let one of them say what the other "
-        "does, or leave out use_local_output");
-    CH_EXPECT_EQ(
-        status({{"up", ColwiseParallel()}}, flows).message(),
-        "ParallelizeModule: module \"up\" (ColwiseParallel) hands out a "
-        "distributed tensor (S(-1)) and module \"down\" (no style), which "
-        "comes next, has plain parameters; give it a style, or replicate the "
-        "rest (ParallelizeOptions::replicate_rest)");
-    CH_EXPECT_THAT(
-        std::string(status({}, {.flows = {{"upp", "down"}}}).message()),
-        HasSubstr("\"upp\" of a flow matches no module"));
-    CH_EXPECT_THAT(
-        std::string(status({}, {.flows = {{"[ud]*", "*"}}}).message()),
-        HasSubstr("2 modules stand before 4; they go in pairs"));
+        std::string(
+            ParallelizeModule(table, mesh, {{"", ColwiseParallel({.unit = 2})}})
+                .message()),
+        HasSubstr("units are for nn::Linear"));
     return absl::OkStatus();
   });
 }
@@ -272,60 +251,6 @@ TEST(ParallelizeModuleTest, TakesTheValuesOfOneRank) {
   }
 }
 
-// The flows that modules tell of themselves need not be listed.
-TEST(ParallelizeModuleTest, ChecksFlowsThatModulesTell) {
-  OnMesh({{"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
-    const auto message = [&](const ParallelPlan& plan,
-                             const ParallelizeOptions& options = {}) {
-      nn::Sequential net;
-      net.Add<nn::Linear>(4, 6);
-      net.Add<nn::Gelu>();
-      net.Add<nn::Dropout>(0.5);
-      net.Add<nn::Linear>(6, 4);
-      net.Add<nn::Sequential>().Add<nn::Linear>(4, 5);
-      return std::string(ParallelizeModule(net, mesh, plan, options).message());
-    };
-    const Style columns = ColwiseParallel({.use_local_output = true});
-    CH_EXPECT_EQ(message({{"0", columns}, {"3", RowwiseParallel()}}), "");
-    CH_EXPECT_EQ(
-        message({{"0", columns}, {"3", ColwiseParallel()}}),
-        "ParallelizeModule: module \"0\" (ColwiseParallel) hands out a plain "
-        "tensor that lies as S(-1), and module \"3\" (ColwiseParallel), which "
-        "comes next, takes it as R; let one of them say what the other does, "
-        "or leave out use_local_output");
-    // A style on what works element by element counts as any other.
-    CH_EXPECT_EQ(message({{"0", RowwiseParallel({.use_local_output = true})},
-                          {"1", PrepareModuleInput({.desired = Shard(-1),
-                                                    .use_local_input = true})},
-                          {"3", RowwiseParallel()}}),
-                 "");
-    CH_EXPECT_THAT(
-        message({{"0", columns},
-                 {"1", PrepareModuleOutput({.output = Shard(-1),
-                                            .desired = Replicate(),
-                                            .use_local_output = true})},
-                 {"3", RowwiseParallel()}}),
-        HasSubstr("module \"1\" (PrepareModuleOutput) hands out a plain tensor "
-                  "that lies as R, and module \"3\""));
-    // Another plan may give the next module its style.
-    CH_EXPECT_EQ(message({{"0", ColwiseParallel()}}), "");
-    // What is replicated with the rest takes it as equal on all ranks.
-    CH_EXPECT_EQ(message({{"0", columns}}), "");
-    CH_EXPECT_THAT(message({{"0", columns}}, {.replicate_rest = true}),
-                   HasSubstr("module \"3\" (no style), which comes next, takes "
-                             "it as R"));
-    // What stands around the next module takes its input first.
-    CH_EXPECT_EQ(message({{"3", columns},
-                          {"4", PrepareModuleInput({.input = Shard(-1)})},
-                          {"4.0", ColwiseParallel()}}),
-                 "");
-    CH_EXPECT_THAT(message({{"3", columns}, {"4", PrepareModuleInput({})}}),
-                   HasSubstr("module \"4\" (PrepareModuleInput), which comes "
-                             "next, takes it as R"));
-    return absl::OkStatus();
-  });
-}
-
 // Modules of the user's own that call themselves as ours do.
 class NamedLikeOurs final : public nn::Module {
  public:
@@ -351,7 +276,8 @@ TEST(ParallelizeModuleTest, AsksForTypesAndNotForNames) {
             ParallelizeModule(module, mesh, {{"", style}});
         CH_EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
         CH_EXPECT_THAT(std::string(refused.message()),
-                       HasSubstr(std::string("which calls itself ") + name));
+                       HasSubstr(std::string("(") + name +
+                                 "): it fits nn::Linear and nn::Embedding"));
         CH_EXPECT_FALSE(module.Parameters()[0]->data().is_distributed());
       }
     }
@@ -383,29 +309,30 @@ class LocalInputsTest : public testing::TestWithParam<UnitsCase> {};
 TEST_P(LocalInputsTest, AreTakenInUnits) {
   const auto& [units, unit, ranks] = GetParam();
   const int64_t inner = units * unit;
-  const nn::LinearOptions of_columns = {.out_unit = unit};
-  const nn::LinearOptions of_rows = {.in_unit = unit};
   const auto fill = [inner = inner](nn::Linear& up, nn::Linear& down) {
     up.weight()->set_data(SmallIntegers({inner, 4}, 1));
     down.weight()->set_data(SmallIntegers({5, inner}, 2));
   };
-  nn::Linear one_up(4, inner, of_columns);
-  nn::Linear one_down(inner, 5, of_rows);
+  nn::Linear one_up(4, inner);
+  nn::Linear one_down(inner, 5);
   fill(one_up, one_down);
   const auto expected = ColumnsThenRows(one_up, one_down);
   ASSERT_TRUE(expected.ok()) << expected.status();
-  OnMesh({{"tp", ranks}}, [&](const DeviceMesh& mesh) -> absl::Status {
-    nn::Linear up(4, inner, of_columns);
-    nn::Linear down(inner, 5, of_rows);
-    fill(up, down);
-    CH_RETURN_IF_ERROR(ParallelizeModule(
-        up, mesh, {{"", ColwiseParallel({.use_local_output = true})}}));
-    CH_RETURN_IF_ERROR(
-        ParallelizeModule(down, mesh, {{"", RowwiseParallel()}}));
-    CH_ASSIGN_OR_RETURN(const auto values, ColumnsThenRows(up, down));
-    CH_EXPECT_EQ(values, *expected);
-    return absl::OkStatus();
-  });
+  OnMesh(
+      {{"tp", ranks}},
+      [&, unit = unit](const DeviceMesh& mesh) -> absl::Status {
+        nn::Linear up(4, inner);
+        nn::Linear down(inner, 5);
+        fill(up, down);
+        CH_RETURN_IF_ERROR(ParallelizeModule(
+            up, mesh,
+            {{"", ColwiseParallel({.use_local_output = true, .unit = unit})}}));
+        CH_RETURN_IF_ERROR(ParallelizeModule(
+            down, mesh, {{"", RowwiseParallel({.unit = unit})}}));
+        CH_ASSIGN_OR_RETURN(const auto values, ColumnsThenRows(up, down));
+        CH_EXPECT_EQ(values, *expected);
+        return absl::OkStatus();
+      });
 }
 
 std::string NameOfCase(const testing::TestParamInfo<UnitsCase>& info) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
@@ -21,7 +22,7 @@
 namespace crosshatch::tp {
 namespace {
 
-enum class Kind { kLayout, kDim, kFlag };
+enum class Kind { kLayout, kDim, kCount, kFlag };
 
 struct OptionInfo {
   const char* name;
@@ -35,7 +36,7 @@ class Options {
   void Set(const std::string& name, Placement layout) {
     layouts_[name] = layout;
   }
-  void Set(const std::string& name, int dim) { dims_[name] = dim; }
+  void Set(const std::string& name, int64_t number) { numbers_[name] = number; }
   void Set(const std::string& name) { flags_.insert(name); }
 
   Placement Layout(const char* name, Placement otherwise) const {
@@ -47,18 +48,18 @@ class Options {
     if (found == layouts_.end()) return std::nullopt;
     return found->second;
   }
-  int Dim(const char* name, int otherwise) const {
-    const auto found = dims_.find(name);
-    return found == dims_.end() ? otherwise : found->second;
+  int64_t Number(const char* name, int64_t otherwise) const {
+    const auto found = numbers_.find(name);
+    return found == numbers_.end() ? otherwise : found->second;
   }
   bool Flag(const char* name) const { return flags_.count(name) > 0; }
   bool Has(const std::string& name) const {
-    return layouts_.count(name) + dims_.count(name) + flags_.count(name) > 0;
+    return layouts_.count(name) + numbers_.count(name) + flags_.count(name) > 0;
   }
 
  private:
   std::map<std::string, Placement> layouts_;
-  std::map<std::string, int> dims_;
+  std::map<std::string, int64_t> numbers_;
   std::set<std::string> flags_;
 };
 
@@ -74,27 +75,35 @@ const std::vector<StyleInfo>& Styles() {
       {"ColwiseParallel",
        {{"input", Kind::kLayout},
         {"output", Kind::kLayout},
-        {"use_local_output", Kind::kFlag}},
+        {"use_local_output", Kind::kFlag},
+        {"unit", Kind::kCount},
+        {"subunit", Kind::kCount},
+        {"query_heads", Kind::kCount}},
        [](const Options& o) {
-         return ColwiseParallel(
-             {.input = o.Layout("input", Replicate()),
-              .output = o.Layout("output", Shard(-1)),
-              .use_local_output = o.Flag("use_local_output")});
+         return ColwiseParallel({.input = o.Layout("input", Replicate()),
+                                 .output = o.Layout("output", Shard(-1)),
+                                 .use_local_output = o.Flag("use_local_output"),
+                                 .unit = o.Number("unit", 1),
+                                 .subunit = o.Number("subunit", 0),
+                                 .query_heads = o.Number("query_heads", 0)});
        }},
       {"RowwiseParallel",
        {{"input", Kind::kLayout},
         {"output", Kind::kLayout},
-        {"use_local_output", Kind::kFlag}},
+        {"use_local_output", Kind::kFlag},
+        {"unit", Kind::kCount},
+        {"subunit", Kind::kCount}},
        [](const Options& o) {
-         return RowwiseParallel(
-             {.input = o.Layout("input"),
-              .output = o.Layout("output", Replicate()),
-              .use_local_output = o.Flag("use_local_output")});
+         return RowwiseParallel({.input = o.Layout("input"),
+                                 .output = o.Layout("output", Replicate()),
+                                 .use_local_output = o.Flag("use_local_output"),
+                                 .unit = o.Number("unit", 1),
+                                 .subunit = o.Number("subunit", 0)});
        }},
       {"SequenceParallel",
        {{"sequence_dim", Kind::kDim}, {"use_local_output", Kind::kFlag}},
        [](const Options& o) {
-         return SequenceParallel(o.Dim("sequence_dim", 1),
+         return SequenceParallel(static_cast<int>(o.Number("sequence_dim", 1)),
                                  o.Flag("use_local_output"));
        }},
       {"ReplicateParallel",
@@ -145,6 +154,8 @@ std::string FormOf(const OptionInfo& option) {
       return absl::StrCat(option.name, "=LAYOUT");
     case Kind::kDim:
       return absl::StrCat(option.name, "=DIM");
+    case Kind::kCount:
+      return absl::StrCat(option.name, "=COUNT");
     case Kind::kFlag:
       return option.name;
   }
@@ -202,6 +213,12 @@ absl::Status ReadOption(const StyleInfo& style, absl::string_view word,
     if (!absl::SimpleAtoi(value, &dim)) return refused();
     options.Set(name, dim);
     return check_dim(dim);
+  }
+  if (found->kind == Kind::kCount) {
+    int64_t count = 0;
+    if (!absl::SimpleAtoi(value, &count) || count < 1) return refused();
+    options.Set(name, count);
+    return absl::OkStatus();
   }
   const absl::StatusOr<Placement> layout = Placement::Parse(value);
   // The axis of tensor parallelism is one, and splits evenly by itself.

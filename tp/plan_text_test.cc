@@ -61,7 +61,7 @@ TEST(PlanTextTest, SaysWhichLineIsWrongAndWhatWouldBeRight) {
       {"up ColwiseParallel in=R",
        "ColwiseParallel has no option \"in\"; it "
        "takes: [input=LAYOUT] [output=LAYOUT] "
-       "[use_local_output]"},
+       "[use_local_output] [unit=COUNT]"},
       {"up ColwiseParallel output=S",
        "\"output=S\" is not output=LAYOUT, with "
        "a layout R, S(dim) or P(op)"},
@@ -70,6 +70,7 @@ TEST(PlanTextTest, SaysWhichLineIsWrongAndWhatWouldBeRight) {
       {"up ColwiseParallel output=R output=R", "the option output comes twice"},
       {"up ColwiseParallel use_local_output=1", "is not use_local_output"},
       {"up SequenceParallel sequence_dim=x", "is not sequence_dim=DIM"},
+      {"up ColwiseParallel unit=0", "\"unit=0\" is not unit=COUNT"},
       {"up PrepareModuleInput input=R", "PrepareModuleInput lacks desired"},
   };
   for (const auto& c : cases) EXPECT_THAT(Refusal(c.text), HasSubstr(c.says));
@@ -129,50 +130,6 @@ TEST(LlamaPlanTextTest, LaysTheModelOutOnAnyNumberOfRanks) {
       return absl::OkStatus();
     });
   }
-}
-
-// A family's model tells which module is next, so that a plan of a program's
-// user is checked without more.
-TEST(LlamaPlanTextTest, IsCheckedWhereItIsChanged) {
-  const nn::LlamaConfig config = {
-      .dim = 12, .layers = 2, .heads = 3, .kv_heads = 1, .ffn = 7, .vocab = 11};
-  struct Case {
-    const char* from;
-    const char* to;
-    const char* giver;
-    const char* taker;
-  };
-  const std::vector<Case> cases = {
-      {"sequence_dim=1\nlm_head", "sequence_dim=1 use_local_output\nlm_head",
-       "\"norm\" (SequenceParallel) hands out a plain tensor that lies as S(1)",
-       "\"lm_head\" (ColwiseParallel), which comes next, takes it as R"},
-      {"RowwiseParallel output=S(1)\n#",
-       "RowwiseParallel output=R use_local_output\n#", "\"embed_tokens\"",
-       "\"layers.0.input_layernorm\" (SequenceParallel), which comes next, "
-       "takes it as S(1)"},
-      {"gate_proj             ColwiseParallel",
-       "gate_proj  ColwiseParallel output=R use_local_output",
-       "\"layers.0.mlp.gate_proj\"", "\"layers.0.mlp.down_proj\""},
-      {"input_layernorm           SequenceParallel sequence_dim=1",
-       "input_layernorm  SequenceParallel sequence_dim=2 use_local_output",
-       "\"layers.0.input_layernorm\"", "\"layers.0.self_attn\""},
-  };
-  OnMesh({2}, [&](const DeviceMesh& mesh) -> absl::Status {
-    for (const Case& c : cases) {
-      std::string text = LlamaPlanText(config);
-      const size_t at = text.find(c.from);
-      CH_EXPECT_TRUE(at != std::string::npos) << c.from;
-      if (at == std::string::npos) continue;
-      text.replace(at, std::string(c.from).size(), c.to);
-      nn::Llama model(config);
-      CH_ASSIGN_OR_RETURN(const ParallelPlan plan, ParsePlan(text, "changed"));
-      const absl::Status laid = ParallelizeModule(model, mesh, plan);
-      CH_EXPECT_THAT(std::string(laid.message()),
-                     AllOf(HasSubstr(c.giver), HasSubstr(c.taker)));
-      CH_EXPECT_FALSE(model.Parameters()[0]->data().is_distributed());
-    }
-    return absl::OkStatus();
-  });
 }
 
 TEST(PlanStylesTest, ThePageListsThem) {

@@ -14,7 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/nn/named_inputs.h"
+#include "crosshatch/nn/module.h"
 #include "crosshatch/tp/parallel_style.h"
 #include "crosshatch/tp/style_parts.h"
 
@@ -22,11 +22,11 @@ namespace crosshatch::tp {
 namespace {
 
 // By position; nullopt for what stays as it is.
-using Crossings = std::vector<std::optional<Crossing>>;
+using LayoutsList = std::vector<std::optional<ActivationLayouts>>;
 
-absl::StatusOr<Crossings> Paired(const std::string& what,
-                                 const PlacementList& given,
-                                 const PlacementList& desired) {
+absl::StatusOr<LayoutsList> Paired(const std::string& what,
+                                   const PlacementList& given,
+                                   const PlacementList& desired) {
   const auto& from = given.entries();
   const auto& to = desired.entries();
   if (from.size() != to.size()) {
@@ -34,7 +34,7 @@ absl::StatusOr<Crossings> Paired(const std::string& what,
         what, " is given ", from.size(), " placements of what comes and ",
         to.size(), " of what is desired; they go in pairs"));
   }
-  Crossings crossings(from.size());
+  LayoutsList layouts(from.size());
   for (size_t i = 0; i < from.size(); ++i) {
     if (from[i].has_value() != to[i].has_value()) {
       return absl::InvalidArgumentError(
@@ -44,43 +44,40 @@ absl::StatusOr<Crossings> Paired(const std::string& what,
                        "; both have a placement, or both std::nullopt"));
     }
     if (from[i].has_value()) {
-      crossings[i] = Crossing{.given = *from[i], .desired = *to[i]};
+      layouts[i] = ActivationLayouts{.given = *from[i], .desired = *to[i]};
     }
   }
-  return crossings;
+  return layouts;
 }
 
-void BringEach(const DeviceMesh& mesh, const Crossings& crossings, bool local,
-               bool sum_gradients, const nn::Module& module, const char* style,
-               const char* what, TensorList& tensors) {
-  CH_CHECK(crossings.size() <= tensors.size())
-      << "a style of the module speaks of " << crossings.size() << " " << what
-      << "s, and there are " << tensors.size();
-  for (size_t i = 0; i < crossings.size(); ++i) {
-    if (!crossings[i].has_value() || !tensors[i].defined()) continue;
+void RedistributeEach(const DeviceMesh& mesh, const LayoutsList& layouts,
+                      bool local, bool sum_gradients, const char* what,
+                      TensorList& tensors) {
+  CH_CHECK(layouts.size() <= tensors.size())
+      << "the module's style has placements of " << layouts.size() << " "
+      << what << "s, and there are " << tensors.size();
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    if (!layouts[i].has_value() || !tensors[i].defined()) continue;
     Tensor& tensor = tensors[i];
-    tensor = TakeIn(tensor, mesh, *crossings[i], module, style);
-    if (local) {
-      tensor = HandOut(tensor, mesh, crossings[i]->desired, module, style,
-                       sum_gradients);
-    }
+    tensor = RedistributeActivation(tensor, mesh, *layouts[i]);
+    if (local) tensor = LocalShard(tensor, sum_gradients);
   }
 }
 
 // Those of options.input, and those by name.
-absl::StatusOr<Crossings> InputCrossings(const PrepareInputOptions& options,
+absl::StatusOr<LayoutsList> InputLayouts(const PrepareInputOptions& options,
                                          const char* style,
                                          const nn::Module& module,
                                          const std::string& module_name) {
   const std::string what =
       absl::StrCat(style, " of module \"", module_name, "\"");
-  CH_ASSIGN_OR_RETURN(Crossings crossings,
+  CH_ASSIGN_OR_RETURN(LayoutsList layouts,
                       Paired(what, options.input, options.desired));
   if (options.sum_local_gradients && !options.use_local_input) {
     return absl::InvalidArgumentError(absl::StrCat(
         what, ": sum_local_gradients is of local inputs; set use_local_input"));
   }
-  if (options.named.empty()) return crossings;
+  if (options.named.empty()) return layouts;
   const auto* named = dynamic_cast<const nn::NamedInputs*>(&module);
   if (named == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -96,17 +93,17 @@ absl::StatusOr<Crossings> InputCrossings(const PrepareInputOptions& options,
                        "\"; there are: ", absl::StrJoin(names, ", ")));
     }
     const auto at = static_cast<size_t>(found - names.begin());
-    if (crossings.size() <= at) crossings.resize(at + 1);
-    if (crossings[at].has_value()) {
+    if (layouts.size() <= at) layouts.resize(at + 1);
+    if (layouts[at].has_value()) {
       return absl::InvalidArgumentError(
           absl::StrCat(what, ": the input \"", name, "\" is number ", at,
                        " of `input`, too; where all come by name, `input` and "
                        "`desired` are {}"));
     }
-    crossings[at] =
-        Crossing{.given = placement.input, .desired = placement.desired};
+    layouts[at] = ActivationLayouts{.given = placement.input,
+                                    .desired = placement.desired};
   }
-  return crossings;
+  return layouts;
 }
 
 class PrepareInput final : public ParallelStyle {
@@ -118,37 +115,19 @@ class PrepareInput final : public ParallelStyle {
 
   absl::Status Check(const nn::Module& module,
                      const std::string& module_name) const override {
-    return InputCrossings(options_, name(), module, module_name).status();
+    return InputLayouts(options_, name(), module, module_name).status();
   }
 
   absl::Status Apply(nn::Module& module, const std::string& module_name,
                      const DeviceMesh& mesh) const override {
-    CH_ASSIGN_OR_RETURN(const Crossings crossings,
-                        InputCrossings(options_, name(), module, module_name));
-    module.AddPreHook([mesh, crossings, style = name(),
-                       local = options_.use_local_input,
-                       sum = options_.sum_local_gradients](nn::Module& called,
-                                                           TensorList& inputs) {
-      BringEach(mesh, crossings, local, sum, called, style, "input", inputs);
-    });
+    CH_ASSIGN_OR_RETURN(const LayoutsList layouts,
+                        InputLayouts(options_, name(), module, module_name));
+    module.AddPreHook(
+        [mesh, layouts, local = options_.use_local_input,
+         sum = options_.sum_local_gradients](nn::Module&, TensorList& inputs) {
+          RedistributeEach(mesh, layouts, local, sum, "input", inputs);
+        });
     return absl::OkStatus();
-  }
-
-  std::optional<Placement> PlainInput(const nn::Module& module) const override {
-    const absl::StatusOr<Crossings> crossings =
-        InputCrossings(options_, name(), module, /*module_name=*/"");
-    if (!crossings.ok() || crossings->empty() || !crossings->front()) {
-      return std::nullopt;
-    }
-    return crossings->front()->given;
-  }
-  std::optional<HandedOut> HandedIn(const nn::Module& module) const override {
-    const absl::StatusOr<Crossings> crossings =
-        InputCrossings(options_, name(), module, /*module_name=*/"");
-    if (!crossings.ok() || crossings->empty() || !crossings->front()) {
-      return std::nullopt;
-    }
-    return HandedOut{crossings->front()->desired, options_.use_local_input};
   }
 
  private:
@@ -164,30 +143,22 @@ class PrepareOutput final : public ParallelStyle {
 
   absl::Status Check(const nn::Module&,
                      const std::string& module_name) const override {
-    return OutputCrossings(module_name).status();
+    return OutputLayouts(module_name).status();
   }
 
   absl::Status Apply(nn::Module& module, const std::string& module_name,
                      const DeviceMesh& mesh) const override {
-    CH_ASSIGN_OR_RETURN(const Crossings crossings,
-                        OutputCrossings(module_name));
-    module.AddPostHook(
-        [mesh, crossings, style = name(), local = options_.use_local_output](
-            nn::Module& called, TensorSpan, TensorList& outputs) {
-          BringEach(mesh, crossings, local, /*sum_gradients=*/false, called,
-                    style, "output", outputs);
-        });
+    CH_ASSIGN_OR_RETURN(const LayoutsList layouts, OutputLayouts(module_name));
+    module.AddPostHook([mesh, layouts, local = options_.use_local_output](
+                           nn::Module&, TensorSpan, TensorList& outputs) {
+      RedistributeEach(mesh, layouts, local, /*sum_gradients=*/false, "output",
+                       outputs);
+    });
     return absl::OkStatus();
   }
 
-  std::optional<HandedOut> FirstOutput(const nn::Module&) const override {
-    const auto& entries = options_.desired.entries();
-    if (entries.empty() || !entries[0].has_value()) return std::nullopt;
-    return HandedOut{*entries[0], options_.use_local_output};
-  }
-
  private:
-  absl::StatusOr<Crossings> OutputCrossings(
+  absl::StatusOr<LayoutsList> OutputLayouts(
       const std::string& module_name) const {
     return Paired(absl::StrCat(name(), " of module \"", module_name, "\""),
                   options_.output, options_.desired);

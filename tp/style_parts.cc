@@ -1,23 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/tp/style_parts.h"
 
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "crosshatch/base/check.h"
 #include "crosshatch/base/reduce_op.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/layout/grad_layout.h"
 #include "crosshatch/dtensor/redistribute.h"
+#include "crosshatch/dtensor/verify.h"
 #include "crosshatch/nn/distribute_module.h"
+#include "crosshatch/tensor/node.h"
 #include "crosshatch/tensor/ops/settle.h"
-#include "crosshatch/tp/handed_out.h"
+#include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch::tp {
 namespace {
 
 constexpr char kWhat[] = "a tensor-parallel layout";
 
-// The layout of an activation whose last dim, that of features, comes in units.
+// Returns the layout of an activation whose last dim, the features, is split
+// between units.
 Layout ActivationLayout(const DeviceMesh& mesh, int ndim, Placement placement,
                         int64_t unit) {
   const bool splits_features =
@@ -26,11 +35,47 @@ Layout ActivationLayout(const DeviceMesh& mesh, int ndim, Placement placement,
   return LayoutOn(mesh, ndim, placement, splits_features ? unit : 1);
 }
 
-// Whether `a` and `b`, both plain, are the same elements of one memory.
-bool AreTheSame(const Tensor& a, const Tensor& b) {
-  return a.storage() == b.storage() &&
-         a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() &&
-         a.strides() == b.strides();
+// Checks that a plain tensor that is some DTensor's shard is taken as what it
+// is. On one rank every layout is the same.
+void CheckGivenLayout(const Tensor& shard, const DeviceMesh& mesh,
+                      const Layout& given) {
+  const Layout* const own = ToLocalLayout(shard);
+  if (own == nullptr || own->mesh() != mesh.layout() || mesh.size() == 1) {
+    return;
+  }
+  const auto module = GradEdge(shard).node->module();
+  CH_CHECK(own->state_of_axis(0) == given.state_of_axis(0))
+      << (module == nullptr ? "the program" : *module)
+      << " returned the plain tensor " << shard.Describe()
+      << ", a local shard of layout " << own->ToString()
+      << ", and the style of "
+      << "this module takes it as " << given.ToString()
+      << "; use one placement in both styles, or DTensors (without "
+      << "use_local_output)";
+}
+
+struct ComparedMeshes final : RankContext::Extension {
+  std::vector<MeshLayout> meshes;
+};
+
+// Compares the first plain tensor that is taken as equal on all ranks: ids that
+// differ between ranks and that no op on the mesh takes come to light there.
+void CompareFirst(const Tensor& input, const DeviceMesh& mesh,
+                  const Layout& layout) {
+  RankContext& context = RankContext::Current();
+  if (!layout.state_of_axis(0).is_replicate() || context.dry_run() ||
+      !IsFloatingPoint(input.dtype())) {
+    return;
+  }
+  static constexpr char kKey = 0;
+  std::unique_ptr<RankContext::Extension>& slot = context.extension(&kKey);
+  if (slot == nullptr) slot = std::make_unique<ComparedMeshes>();
+  auto& meshes = static_cast<ComparedMeshes&>(*slot).meshes;
+  if (std::find(meshes.begin(), meshes.end(), mesh.layout()) != meshes.end()) {
+    return;
+  }
+  meshes.push_back(mesh.layout());
+  CompareReplicasOnce("the plain input", input, mesh, layout, input.sizes());
 }
 
 }  // namespace
@@ -46,26 +91,26 @@ Layout LayoutOn(const DeviceMesh& mesh, int ndim, Placement placement,
   return layout.WithDim(dim, {.axes = {0}, .unit = unit});
 }
 
-absl::Status SpreadParameter(nn::Parameter& parameter, const DeviceMesh& mesh,
-                             Placement placement, int64_t unit) {
+absl::Status DistributeParameter(nn::Parameter& parameter,
+                                 const DeviceMesh& mesh, Placement placement,
+                                 int64_t unit) {
   const int ndim = parameter.data().ndim();
   if (placement.is_shard() &&
       (placement.dim() < -ndim || placement.dim() >= ndim)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "parameter ",
         parameter.name().empty() ? "without a name yet" : parameter.name(),
-        ", ", parameter.data().Describe(), ", cannot be spread as ",
+        ", ", parameter.data().Describe(), ", cannot be distributed as ",
         placement.ToString(), ": it has ", ndim, " dims"));
   }
-  return nn::DistributeParameter(
-      parameter, mesh,
-      LayoutOn(mesh, parameter.data().ndim(), placement, unit));
+  return nn::DistributeParameter(parameter, mesh,
+                                 LayoutOn(mesh, ndim, placement, unit));
 }
 
-absl::Status SpreadOwnParameters(nn::Module& module, const DeviceMesh& mesh,
-                                 Placement placement) {
+absl::Status DistributeOwnParameters(nn::Module& module, const DeviceMesh& mesh,
+                                     Placement placement) {
   for (const auto& [name, parameter] : module.own_parameters()) {
-    CH_RETURN_IF_ERROR(SpreadParameter(*parameter, mesh, placement));
+    CH_RETURN_IF_ERROR(DistributeParameter(*parameter, mesh, placement));
   }
   return absl::OkStatus();
 }
@@ -73,36 +118,31 @@ absl::Status SpreadOwnParameters(nn::Module& module, const DeviceMesh& mesh,
 absl::Status ReplicateOwnBuffers(nn::Module& module, const DeviceMesh& mesh) {
   for (const auto& [name, buffer] : module.own_buffers()) {
     if (buffer->data().is_distributed()) continue;
-    CH_RETURN_IF_ERROR(SpreadParameter(*buffer, mesh, Replicate()));
+    CH_RETURN_IF_ERROR(DistributeParameter(*buffer, mesh, Replicate()));
   }
   return absl::OkStatus();
 }
 
-Tensor Bring(const Tensor& tensor, const DeviceMesh& mesh,
-             const Crossing& crossing) {
+Tensor RedistributeActivation(const Tensor& tensor, const DeviceMesh& mesh,
+                              const ActivationLayouts& layouts) {
   if (!tensor.defined()) return tensor;
-  Tensor spread = tensor;
+  Tensor distributed = tensor;
   if (!tensor.is_distributed()) {
-    const Layout layout = ActivationLayout(mesh, tensor.ndim(), crossing.given,
-                                           crossing.given_unit);
-    spread = FromLocal(tensor, mesh, layout, GradientLayout(layout));
+    const Layout given = ActivationLayout(mesh, tensor.ndim(), layouts.given,
+                                          layouts.given_unit);
+    CheckGivenLayout(tensor, mesh, given);
+    CompareFirst(tensor, mesh, given);
+    distributed = FromLocal(tensor, mesh, given, GradientLayout(given));
   }
-  Layout target = ActivationLayout(mesh, tensor.ndim(), crossing.desired,
-                                   crossing.desired_unit);
-  // A split into units that is there already is the split that is wanted.
-  const Layout& layout = LayoutOf(spread);
+  Layout target = ActivationLayout(mesh, tensor.ndim(), layouts.desired,
+                                   layouts.desired_unit);
+  // If the right dim is split already, its units are the desired ones.
+  const Layout& layout = LayoutOf(distributed);
   if (layout.state_of_axis(0) == target.state_of_axis(0)) target = layout;
-  const Tensor brought = Redistribute(spread, target);
-  // Where this rank has all of what it had, and only that, the part that a
-  // style may hand out next is the caller's own tensor.
-  if (!tensor.is_distributed() && crossing.given != crossing.desired &&
-      AreTheSame(LocalTensor(brought), tensor)) {
-    NoteLiesBothWays(tensor, mesh);
-  }
-  return brought;
+  return Redistribute(distributed, target);
 }
 
-Tensor LocalPart(const Tensor& tensor, bool sum_gradients) {
+Tensor LocalShard(const Tensor& tensor, bool sum_gradients) {
   Layout gradient = GradientLayout(LayoutOf(tensor));
   if (sum_gradients && LayoutOf(tensor).state_of_axis(0).is_replicate()) {
     gradient = gradient.WithPartial(0, ReduceOp::kSum);
@@ -110,22 +150,7 @@ Tensor LocalPart(const Tensor& tensor, bool sum_gradients) {
   return ToLocal(tensor, gradient);
 }
 
-Tensor TakeIn(const Tensor& tensor, const DeviceMesh& mesh,
-              const Crossing& crossing, const nn::Module& module,
-              const char* style) {
-  CheckTaken(tensor, mesh, crossing.given, module, style);
-  return Bring(tensor, mesh, crossing);
-}
-
-Tensor HandOut(const Tensor& tensor, const DeviceMesh& mesh,
-               const Placement& placement, const nn::Module& module,
-               const char* style, bool sum_gradients) {
-  Tensor part = LocalPart(tensor, sum_gradients);
-  NoteHandedOut(part, mesh, placement, module, style);
-  return part;
-}
-
-Tensor WithWholeGradient(const Tensor& output) {
+Tensor WithReducedGradient(const Tensor& output) {
   if (!output.requires_grad() || LayoutOf(output).is_partial()) return output;
   return Settle(output);
 }

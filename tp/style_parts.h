@@ -3,10 +3,10 @@
 #define CROSSHATCH_TP_STYLE_PARTS_H_
 
 /// \file
-/// What styles are made of, those of this package and a program's own
-/// (ParallelStyle): parameters are spread once, when the plan is laid;
-/// activations are brought into layouts by hooks (nn::Module::AddPreHook,
-/// AddPostHook), at each forward.
+/// Building blocks of styles, for those of this package and for your own
+/// (ParallelStyle). Parameters are distributed once, when the plan is applied;
+/// activations are redistributed by hooks (nn::Module::AddPreHook, AddPostHook)
+/// in each forward.
 
 #include <cstdint>
 
@@ -20,67 +20,61 @@
 
 namespace crosshatch::tp {
 
-/// The layout of a tensor of `ndim` dims on the one axis of `mesh`, in units
-/// along the dim that it splits. Checks that there is such a dim.
+/// Returns the layout of a tensor of `ndim` dims on the one axis of `mesh`. A
+/// sharded dim is split between units.
+/// \checks that the dim of `placement` exists
 Layout LayoutOn(const DeviceMesh& mesh, int ndim, Placement placement,
                 int64_t unit = 1);
 
-/// Gives `parameter` the layout `placement` on `mesh`. A tied parameter may be
-/// given one layout several times. Values are not communicated: they are equal
-/// on all ranks, or not there yet.
-/// \error kFailedPrecondition for a parameter that has another layout, or is
-///     sharded by FullyShard.
-absl::Status SpreadParameter(nn::Parameter& parameter, const DeviceMesh& mesh,
-                             Placement placement, int64_t unit = 1);
+/// Gives `parameter` the layout `placement` on `mesh`, without communication:
+/// its values are equal on all ranks, or it has no memory yet. A tied parameter
+/// may be given the same layout several times.
+/// \error kFailedPrecondition if it has another layout or FullyShard has
+///     sharded it; kInvalidArgument if it lacks the dim.
+absl::Status DistributeParameter(nn::Parameter& parameter,
+                                 const DeviceMesh& mesh, Placement placement,
+                                 int64_t unit = 1);
 
-/// SpreadParameter for each parameter of the module itself.
-absl::Status SpreadOwnParameters(nn::Module& module, const DeviceMesh& mesh,
-                                 Placement placement);
+/// Distributes each parameter of the module itself, not of its children.
+absl::Status DistributeOwnParameters(nn::Module& module, const DeviceMesh& mesh,
+                                     Placement placement);
 
-/// Gives each plain buffer of the module itself the layout Replicate on `mesh`,
-/// which forwards need whose parameters and inputs lie there.
+/// Replicates each plain buffer of the module itself on `mesh`, so that ops can
+/// combine it with DTensors.
 absl::Status ReplicateOwnBuffers(nn::Module& module, const DeviceMesh& mesh);
 
-/// How an activation comes and how it goes on.
-struct Crossing {
-  /// How a plain tensor lies.
-  Placement given = Replicate();
+/// The layouts of an activation before and after a style's hook.
+struct ActivationLayouts {
+  Placement given = Replicate();  ///< Of a plain tensor.
   Placement desired = Replicate();
-  /// Of the last dim, that of features, where it is split.
+  /// Units of the last dim, the features, if it is sharded.
   int64_t given_unit = 1;
   int64_t desired_unit = 1;
 };
 
-/// `tensor` on `mesh` as `crossing.desired`: a DTensor. An undefined tensor
-/// stays so.
-Tensor Bring(const Tensor& tensor, const DeviceMesh& mesh,
-             const Crossing& crossing);
+/// Returns `tensor` redistributed to `layouts.desired` on `mesh`. A plain
+/// tensor is taken to be the local shard of one in `layouts.given`. An
+/// undefined tensor stays undefined.
+///
+/// The first plain floating-point tensor that is taken as Replicate on a mesh
+/// is compared between the ranks. \checks that a plain tensor that a style
+/// returned as a local shard
+///     (LocalShard) and that no op has changed is taken in its own placement.
+///     Without autograd's record (NoGrad) this is not known.
+Tensor RedistributeActivation(const Tensor& tensor, const DeviceMesh& mesh,
+                              const ActivationLayouts& layouts);
 
-/// This rank's part of a DTensor, as a plain tensor in the graph. Gradients
-/// that come back are parts of one that lies as the tensor, but for a pending
-/// sum or with `sum_gradients`: of the former they are replicated, of a
-/// replicated tensor with the latter they are summands.
-Tensor LocalPart(const Tensor& tensor, bool sum_gradients = false);
+/// Returns the local shard of a DTensor as a plain tensor in the autograd
+/// graph. Incoming gradients have the tensor's layout, except: if the tensor is
+/// Partial(sum) they are Replicate; if it is Replicate and `sum_gradients` is
+/// set they are Partial(sum).
+Tensor LocalShard(const Tensor& tensor, bool sum_gradients = false);
 
-/// Bring for `style` of `module`, which checks first that a plain tensor comes
-/// as `crossing.given`, as far as is known (handed_out.h): one that a style has
-/// handed out as lying otherwise fails a check, which names both modules.
-Tensor TakeIn(const Tensor& tensor, const DeviceMesh& mesh,
-              const Crossing& crossing, const nn::Module& module,
-              const char* style);
-
-/// LocalPart of a DTensor that lies on `mesh` as `placement`, for `style` of
-/// `module`: what takes the part is checked to take it so (TakeIn).
-Tensor HandOut(const Tensor& tensor, const DeviceMesh& mesh,
-               const Placement& placement, const nn::Module& module,
-               const char* style, bool sum_gradients = false);
-
-/// `output`, a DTensor that a module hands out, where its gradient comes back
-/// whole: what takes a replicated tensor as it is (ColwiseParallel) gives it a
-/// gradient of pending sums, which are reduced once, here, before anything that
-/// needs the gradient itself asks for it implicitly. One of pending sums stays
-/// as it is.
-Tensor WithWholeGradient(const Tensor& output);
+/// Returns a view of the DTensor `output` whose gradient is reduced once,
+/// before it goes on through the module that computed `output`: modules that
+/// take a replicated tensor (ColwiseParallel) return Partial gradients for it.
+/// A Partial `output` is returned as it is.
+Tensor WithReducedGradient(const Tensor& output);
 
 }  // namespace crosshatch::tp
 

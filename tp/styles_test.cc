@@ -14,11 +14,9 @@
 #include "crosshatch/dtensor/redistribute.h"
 #include "crosshatch/dtensor/redistribution/implicit_redistribution.h"
 #include "crosshatch/nn/checkpoint.h"
-#include "crosshatch/nn/layers/group_norm.h"
-#include "crosshatch/nn/layers/layer_norm.h"
 #include "crosshatch/nn/layers/linear.h"
-#include "crosshatch/nn/layers/rms_norm.h"
-#include "crosshatch/nn/named_inputs.h"
+#include "crosshatch/nn/layers/norm.h"
+#include "crosshatch/nn/module.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
@@ -201,9 +199,6 @@ TEST(PrepareModuleInputTest, NamesWhatDoesNotFit) {
                    HasSubstr("\"x\" is number 0 of `input`, too"));
     CH_EXPECT_THAT(message(mixer, {.sum_local_gradients = true}),
                    HasSubstr("sum_local_gradients is of local inputs"));
-    const Style named = PrepareModuleInput(
-        {.input = {}, .desired = {}, .named = {{"x", {.input = Shard(0)}}}});
-    CH_EXPECT_TRUE(named->PlainInput(mixer) == Shard(0));
     nn::RmsNorm norm(kWidth, 1e-5);
     CH_EXPECT_THAT(
         message(norm, {.input = {}, .desired = {}, .named = {{"x", {}}}}),
@@ -226,14 +221,14 @@ TEST(PrepareModuleInputDeathTest, CountsInputsAtTheForward) {
                norm.Forward(Ones({2, kWidth}));
                return absl::OkStatus();
              }),
-      "speaks of 2 inputs, and there are 1");
+      "has placements of 2 inputs, and there are 1");
 }
 
-TEST(SpreadOwnParametersTest, NamesTheParameterThatDoesNotHaveTheDim) {
+TEST(DistributeOwnParametersTest, NamesTheParameterThatDoesNotHaveTheDim) {
   OnMesh({{"tp", 1}}, [](const DeviceMesh& mesh) -> absl::Status {
     nn::Linear linear(4, 4, {.bias = true});
     linear.NamedParameters();
-    const absl::Status status = SpreadOwnParameters(linear, mesh, Shard(1));
+    const absl::Status status = DistributeOwnParameters(linear, mesh, Shard(1));
     CH_EXPECT_THAT(std::string(status.message()),
                    HasSubstr("parameter bias, f32[4] on "));
     CH_EXPECT_THAT(std::string(status.message()), HasSubstr("S(1)"));
@@ -254,8 +249,8 @@ TEST(RowwiseParallelDeathTest, SaysThatAPlainTensorWasTakenForAPart) {
                return absl::OkStatus();
              }),
       "module Linear with RowwiseParallel took the plain tensor f32.2, 20. on "
-      "cpu as this rank's part S.-1. on .*, one of 40 features in all, and "
-      "takes 20");
+      "cpu as the local shard of one with 40 features, placement S.-1. on .*, "
+      "and takes 20 features");
 }
 
 // Has a buffer and no parameter.
@@ -538,10 +533,10 @@ TEST(ReplicateParallelTest, TakesAGradientThatIsSplitWithinAView) {
 // Copies are of whole units, parts or not.
 TEST(ColwiseParallelTest, CopiesWholeUnits) {
   OnMesh({{"tp", 4}}, [](const DeviceMesh& mesh) -> absl::Status {
-    nn::Linear keys(kWidth, 8,
-                    {.out_unit = 4, .out_part = 2, .out_readers = 8});
-    CH_RETURN_IF_ERROR(
-        ParallelizeModule(keys, mesh, {{"", ColwiseParallel()}}));
+    nn::Linear keys(kWidth, 8);
+    CH_RETURN_IF_ERROR(ParallelizeModule(
+        keys, mesh,
+        {{"", ColwiseParallel({.unit = 4, .subunit = 2, .query_heads = 8})}}));
     CH_RETURN_IF_ERROR(keys.Materialize({}));
     const Tensor y = keys.Forward(Ones({1, 2, kWidth}));
     CH_EXPECT_EQ(LayoutText(y), "[S(2)/4]");
@@ -554,8 +549,6 @@ TEST(ColwiseParallelTest, CopiesWholeUnits) {
 // A low-rank update that a program adds by a hook, before or after the plan.
 class Adapter final : public nn::Module {
  public:
-  explicit Adapter(const nn::LinearOptions& options)
-      : up_(Make<nn::Linear>("up", 2, 8, options)) {}
   const char* type_name() const override { return "Adapter"; }
 
  protected:
@@ -565,7 +558,7 @@ class Adapter final : public nn::Module {
 
  private:
   nn::Linear& down_ = Make<nn::Linear>("down", kWidth, 2);
-  nn::Linear& up_;
+  nn::Linear& up_ = Make<nn::Linear>("up", {.in = 2, .out = 8, .stddev = 0.5});
 };
 
 class Adapted final : public nn::Module {
@@ -584,10 +577,9 @@ class Adapted final : public nn::Module {
   }
 
  private:
-  const nn::LinearOptions options_ = {
-      .stddev = 0.5, .out_unit = 4, .out_readers = 8};
-  nn::Linear& keys_ = Make<nn::Linear>("keys", kWidth, 8, options_);
-  Adapter& adapter_ = Make<Adapter>("adapter", options_);
+  nn::Linear& keys_ =
+      Make<nn::Linear>("keys", {.in = kWidth, .out = 8, .stddev = 0.5});
+  Adapter& adapter_ = Make<Adapter>("adapter");
 };
 
 // With as many ranks as key heads and with more, of which several hold copies.
@@ -603,9 +595,9 @@ TEST(ColwiseParallelTest, HooksSeeTheMeshOfThePlan) {
         OnMesh({{"tp", ranks}}, [&](const DeviceMesh& mesh) -> absl::Status {
           Adapted model;
           if (before) model.AddHook();
+          const Style heads = ColwiseParallel({.unit = 4, .query_heads = 8});
           CH_RETURN_IF_ERROR(ParallelizeModule(
-              model, mesh,
-              {{"keys", ColwiseParallel()}, {"adapter.up", ColwiseParallel()}},
+              model, mesh, {{"keys", heads}, {"adapter.up", heads}},
               {.replicate_rest = true}));
           if (!before) model.AddHook();
           if (checkpointed) {
@@ -668,20 +660,12 @@ class SplitScale final : public ParallelStyle {
 
   absl::Status Apply(nn::Module& module, const std::string& /*module_name*/,
                      const DeviceMesh& mesh) const override {
-    CH_RETURN_IF_ERROR(SpreadOwnParameters(module, mesh, Shard(0)));
+    CH_RETURN_IF_ERROR(DistributeOwnParameters(module, mesh, Shard(0)));
     module.AddPreHook([mesh](nn::Module&, TensorList& inputs) {
-      inputs[0] =
-          Bring(inputs[0], mesh, {.given = Replicate(), .desired = Shard(-1)});
+      inputs[0] = RedistributeActivation(
+          inputs[0], mesh, {.given = Replicate(), .desired = Shard(-1)});
     });
     return absl::OkStatus();
-  }
-
-  // For the check of flows.
-  std::optional<Placement> PlainInput(const nn::Module&) const override {
-    return Replicate();
-  }
-  std::optional<HandedOut> FirstOutput(const nn::Module&) const override {
-    return HandedOut{Shard(-1)};
   }
 };
 // [/own_style]

@@ -12,7 +12,7 @@
 #include "crosshatch/comm/world.h"
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/mesh/device_mesh.h"
-#include "crosshatch/nn/check_buffers.h"
+#include "crosshatch/nn/distribute_module.h"
 #include "crosshatch/nn/module.h"
 #include "crosshatch/nn/module_state.h"
 #include "crosshatch/tensor/autograd.h"

@@ -3,22 +3,58 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
+#include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/random.h"
 #include "crosshatch/dtensor/verify.h"
+#include "crosshatch/mesh/rank_difference.h"
 #include "crosshatch/nn/batch_rows.h"
-#include "crosshatch/nn/layers/compare_steps.h"
-#include "crosshatch/nn/module_root.h"
+#include "crosshatch/nn/module.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/dropout.h"
 #include "crosshatch/tensor/ops/view.h"
+#include "crosshatch/tensor/rank_context.h"
 #include "crosshatch/tensor/recompute.h"
 
 namespace crosshatch::nn {
 namespace {
+
+absl::Status CompareOnMesh(const DeviceMesh& mesh, const std::string& here) {
+  CH_ASSIGN_OR_RETURN(const std::optional<RankDifference> differ,
+                      FindRankDifference(mesh, here, "SetDropoutStep"));
+  if (!differ.has_value()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "dropout draws differently on ranks ", differ->first_rank, " and ",
+      differ->other_rank, ": SetDropoutStep was told ", differ->first, " and ",
+      differ->other, "; it takes the same seed and step on every rank"));
+}
+
+// Compares seed and step with all ranks that share a distributed parameter of
+// `root`, which all call it; an error poisons the rank. Otherwise these ranks
+// would drop different elements of what they replicate.
+// Returns whether there was a rank to compare with.
+bool CompareSteps(Module& root, uint64_t seed, uint64_t step) {
+  RankContext& context = RankContext::Current();
+  std::vector<DeviceMesh> meshes;
+  for (const Parameter* parameter : root.Parameters()) {
+    if (!parameter->data().is_distributed()) continue;
+    const DeviceMesh& mesh = MeshOf(parameter->data());
+    if (mesh.size() == 1 || !mesh.coordinate().has_value()) continue;
+    if (std::find(meshes.begin(), meshes.end(), mesh) != meshes.end()) continue;
+    meshes.push_back(mesh);
+    const absl::Status status =
+        CompareOnMesh(mesh, absl::StrCat("seed ", seed, ", step ", step));
+    if (!status.ok()) context.Poison(status);
+  }
+  return !meshes.empty();
+}
 
 // Spreads the bits of what it is multiplied with.
 constexpr uint64_t kOdd = 0x9e3779b97f4a7c15u;

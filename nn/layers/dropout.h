@@ -8,7 +8,6 @@
 
 #include "absl/container/inlined_vector.h"
 #include "crosshatch/nn/batch_rows.h"
-#include "crosshatch/nn/flows.h"
 #include "crosshatch/nn/module.h"
 #include "crosshatch/tensor/ops/attention.h"
 
@@ -43,7 +42,7 @@ namespace crosshatch::nn {
 /// - A forward that is computed again for its backward (checkpoint.h) drops
 ///   what it dropped, whatever step was said, and whether it trains was
 ///   changed, since.
-class Dropout final : public Module, public Elementwise {
+class Dropout final : public Module {
  public:
   /// \param p in [0, 1], checked
   /// \param batch_dim the dim of inputs along which the batch lies; negative

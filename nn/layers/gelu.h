@@ -4,7 +4,6 @@
 
 #include <cstdint>
 
-#include "crosshatch/nn/flows.h"
 #include "crosshatch/nn/module.h"
 
 namespace crosshatch::nn {
@@ -15,7 +14,7 @@ enum class GeluForm : uint8_t {
 };
 
 /// The Gaussian error linear unit, element by element.
-class Gelu final : public Module, public Elementwise {
+class Gelu final : public Module {
  public:
   explicit Gelu(GeluForm form = GeluForm::kExact) : form_(form) {}
 

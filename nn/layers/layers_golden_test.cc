@@ -16,10 +16,8 @@
 
 #include "crosshatch/nn/layers/conv.h"
 #include "crosshatch/nn/layers/gelu.h"
-#include "crosshatch/nn/layers/group_norm.h"
-#include "crosshatch/nn/layers/layer_norm.h"
 #include "crosshatch/nn/layers/linear.h"
-#include "crosshatch/nn/layers/rms_norm.h"
+#include "crosshatch/nn/layers/norm.h"
 #include "crosshatch/nn/module.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"

@@ -11,10 +11,9 @@
 
 #include "crosshatch/nn/layers/conv.h"
 #include "crosshatch/nn/layers/gelu.h"
-#include "crosshatch/nn/layers/group_norm.h"
-#include "crosshatch/nn/layers/layer_norm.h"
 #include "crosshatch/nn/layers/linear.h"
 #include "crosshatch/nn/layers/module_list.h"
+#include "crosshatch/nn/layers/norm.h"
 #include "crosshatch/nn/layers/sequential.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"

@@ -12,7 +12,7 @@
 #include "crosshatch/dtensor/redistribute.h"
 #include "crosshatch/dtensor/row_exchange.h"
 #include "crosshatch/dtensor/verify.h"
-#include "crosshatch/nn/module_root.h"
+#include "crosshatch/nn/module.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
 #include "crosshatch/tensor/rank_context.h"

@@ -21,14 +21,4 @@ TensorList Sequential::ForwardImpl(TensorSpan inputs) {
   return values;
 }
 
-std::vector<Flow> Sequential::flows() const {
-  std::vector<Flow> flows;
-  const Module* before = nullptr;
-  for (const auto& [name, module] : children()) {
-    if (before != nullptr) flows.push_back({before, module});
-    before = module;
-  }
-  return flows;
-}
-
 }  // namespace crosshatch::nn

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "crosshatch/nn/flows.h"
 #include "crosshatch/nn/module.h"
 
 namespace crosshatch::nn {
@@ -19,7 +18,7 @@ namespace crosshatch::nn {
 ///     mlp.Add<Linear>(16, 64);
 ///     mlp.Add<Gelu>();
 ///     mlp.Add<Linear>(64, 16);
-class Sequential final : public Module, public TellsFlows {
+class Sequential final : public Module {
  public:
   const char* type_name() const override { return "Sequential"; }
 
@@ -37,8 +36,6 @@ class Sequential final : public Module, public TellsFlows {
   size_t size() const { return children().size(); }
   /// \checks i < size()
   Module& operator[](size_t i) const;
-
-  std::vector<Flow> flows() const override;
 
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override;

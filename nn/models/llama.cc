@@ -18,33 +18,8 @@
 namespace crosshatch::nn {
 namespace {
 
-/// Width of the query heads that share a key head.
-int64_t QueryUnit(const LlamaConfig& config) {
-  return config.heads / config.kv_heads * config.head_dim;
-}
-
-LinearOptions Projection(const LlamaConfig& config, bool bias,
-                         int64_t out_unit = 1, int64_t in_unit = 1) {
-  return {.bias = bias,
-          .stddev = config.initializer_stddev,
-          .out_unit = out_unit,
-          .in_unit = in_unit};
-}
-
-/// With its heads on the side of the output, or of the input.
-LinearOptions OfQueries(const LlamaConfig& config, bool output) {
-  LinearOptions options = Projection(
-      config, output ? config.qkv_bias : config.o_bias,
-      output ? QueryUnit(config) : 1, output ? 1 : QueryUnit(config));
-  (output ? options.out_part : options.in_part) = config.head_dim;
-  return options;
-}
-
-/// To keys or values, each head of which is read by a group of query heads.
-LinearOptions OfKeys(const LlamaConfig& config) {
-  LinearOptions options = Projection(config, config.qkv_bias, config.head_dim);
-  options.out_readers = config.heads;
-  return options;
+LinearOptions Projection(const LlamaConfig& config, bool bias) {
+  return {.bias = bias, .stddev = config.initializer_stddev};
 }
 
 /// [B, T, heads * head_dim] to [B, T, heads, head_dim].
@@ -65,11 +40,13 @@ LlamaAttention::LlamaAttention(const LlamaConfig& config, RotaryTable& rotary,
     : head_dim_(config.head_dim),
       rotary_(rotary),
       q_proj_(config.dim, config.heads * config.head_dim,
-              OfQueries(config, /*output=*/true)),
-      k_proj_(config.dim, config.kv_heads * config.head_dim, OfKeys(config)),
-      v_proj_(config.dim, config.kv_heads * config.head_dim, OfKeys(config)),
+              Projection(config, config.qkv_bias)),
+      k_proj_(config.dim, config.kv_heads * config.head_dim,
+              Projection(config, config.qkv_bias)),
+      v_proj_(config.dim, config.kv_heads * config.head_dim,
+              Projection(config, config.qkv_bias)),
       o_proj_(config.heads * config.head_dim, config.dim,
-              OfQueries(config, /*output=*/false)),
+              Projection(config, config.o_bias)),
       window_(window) {
   RegisterModule("q_proj", q_proj_);
   RegisterModule("k_proj", k_proj_);
@@ -118,10 +95,6 @@ TensorList LlamaAttention::ForwardImpl(TensorSpan inputs) {
       View(heads, {heads.size(0), heads.size(1), heads.size(2) * head_dim_}))};
 }
 
-std::vector<Flow> LlamaAttention::flows() const {
-  return {{&q_proj_, &o_proj_}, {&v_proj_, &o_proj_}};
-}
-
 LlamaMlp::LlamaMlp(const LlamaConfig& config)
     : gate_proj_(config.dim, config.ffn, Projection(config, config.mlp_bias)),
       up_proj_(config.dim, config.ffn, Projection(config, config.mlp_bias)),
@@ -135,10 +108,6 @@ TensorList LlamaMlp::ForwardImpl(TensorSpan inputs) {
   const Tensor& x = inputs[0];
   return {
       down_proj_.Forward(SwiGlu(gate_proj_.Forward(x), up_proj_.Forward(x)))};
-}
-
-std::vector<Flow> LlamaMlp::flows() const {
-  return {{&gate_proj_, &down_proj_}, {&up_proj_, &down_proj_}};
 }
 
 LlamaBlock::LlamaBlock(const LlamaConfig& config, RotaryTable& rotary,
@@ -160,17 +129,6 @@ TensorList LlamaBlock::ForwardImpl(TensorSpan inputs) {
   const Tensor attended = Add(x, self_attn_.Call(std::move(of_attention))[0]);
   return {
       Add(attended, mlp_.Forward(post_attention_layernorm_.Forward(attended)))};
-}
-
-std::vector<Flow> LlamaBlock::flows() const {
-  std::vector<Flow> flows;
-  for (const Module* projection : self_attn_.first_modules()) {
-    flows.push_back({&input_layernorm_, projection});
-  }
-  for (const Module* projection : mlp_.first_modules()) {
-    flows.push_back({&post_attention_layernorm_, projection});
-  }
-  return flows;
 }
 
 Llama::Llama(const LlamaConfig& config, Device device)
@@ -213,14 +171,6 @@ TensorList Llama::ForwardImpl(TensorSpan inputs) {
   for (const auto& block : blocks_) of_block[0] = block->Call(of_block)[0];
   if (cache_ != nullptr) cache_->Advance(inputs[0].size(1));
   return {lm_head_.Forward(norm_.Forward(of_block[0]))};
-}
-
-std::vector<Flow> Llama::flows() const {
-  std::vector<Flow> flows = {{&norm_, &lm_head_}};
-  if (!blocks_.empty()) {
-    flows.push_back({&embed_tokens_, &blocks_.front()->first_module()});
-  }
-  return flows;
 }
 
 void Llama::set_cache(KvCache* cache) {

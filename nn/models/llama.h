@@ -34,10 +34,9 @@
 #include <optional>
 #include <vector>
 
-#include "crosshatch/nn/flows.h"
 #include "crosshatch/nn/layers/embedding.h"
 #include "crosshatch/nn/layers/linear.h"
-#include "crosshatch/nn/layers/rms_norm.h"
+#include "crosshatch/nn/layers/norm.h"
 #include "crosshatch/nn/layers/rotary_table.h"
 #include "crosshatch/nn/models/kv_cache.h"
 #include "crosshatch/nn/models/llama_config.h"
@@ -49,14 +48,10 @@ namespace crosshatch::nn {
 
 /// Causal grouped-query attention: [B, T, D] (, keys, positions) to [B, T, D].
 ///
-/// The number of heads is read off the projections' outputs, so it is right
-/// where tensor parallelism hands each rank its own heads as plain tensors. The
-/// projections' units keep a key head and the query heads that use it together,
-/// unless there are more ranks than key heads: then query heads are split one
-/// by one, and several ranks compute the same key head where each rank's
-/// queries use one (LinearOptions::out_readers); where they do not, ranks
-/// without a key head take the keys that their queries use from others.
-class LlamaAttention final : public Module, public TellsFlows {
+/// The number of heads is that of the projections' outputs, which is right also
+/// if tensor parallelism passes each rank its own heads as plain tensors
+/// (tp::LlamaPlan).
+class LlamaAttention final : public Module {
  public:
   /// \param rotary outlives the module
   /// \param window how far a position looks back; 0: to the beginning
@@ -64,11 +59,6 @@ class LlamaAttention final : public Module, public TellsFlows {
                  int64_t window);
 
   const char* type_name() const override { return "LlamaAttention"; }
-  std::vector<Flow> flows() const override;
-  /// Those that take the module's input.
-  std::vector<const Module*> first_modules() const {
-    return {&q_proj_, &k_proj_, &v_proj_};
-  }
 
   /// As Llama::set_cache; this attention's entry there is `index`.
   void set_cache(KvCache* cache, size_t index) {
@@ -94,16 +84,11 @@ class LlamaAttention final : public Module, public TellsFlows {
 };
 
 /// down(silu(gate(x)) * up(x)): [B, T, D] to [B, T, D].
-class LlamaMlp final : public Module, public TellsFlows {
+class LlamaMlp final : public Module {
  public:
   explicit LlamaMlp(const LlamaConfig& config);
 
   const char* type_name() const override { return "LlamaMlp"; }
-  std::vector<Flow> flows() const override;
-  /// Those that take the module's input.
-  std::vector<const Module*> first_modules() const {
-    return {&gate_proj_, &up_proj_};
-  }
 
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override;
@@ -116,15 +101,12 @@ class LlamaMlp final : public Module, public TellsFlows {
 
 /// Attention and MLP, each around the residual stream: [B, T, D] (, keys,
 /// positions) to [B, T, D].
-class LlamaBlock final : public Module, public TellsFlows {
+class LlamaBlock final : public Module {
  public:
   /// \param layer the block's number
   LlamaBlock(const LlamaConfig& config, RotaryTable& rotary, int64_t layer);
 
   const char* type_name() const override { return "LlamaBlock"; }
-  std::vector<Flow> flows() const override;
-  /// That takes the module's input, which goes around it, too.
-  const Module& first_module() const { return input_layernorm_; }
   LlamaAttention& attention() { return self_attn_; }
 
  protected:
@@ -141,7 +123,7 @@ class LlamaBlock final : public Module, public TellsFlows {
 /// Call({tokens, keys, positions}): attention stays within a document, and
 /// rotary angles are those of the positions. (Where rotary frequencies depend
 /// on the length it is that of the row.) Not with a cache (checked).
-class Llama final : public Module, public TellsFlows {
+class Llama final : public Module {
  public:
   /// The blocks, for `for (Module& block : model.blocks())`.
   class Blocks {
@@ -177,7 +159,6 @@ class Llama final : public Module, public TellsFlows {
   explicit Llama(const LlamaConfig& config, Device device = Device::Meta());
 
   const char* type_name() const override { return "Llama"; }
-  std::vector<Flow> flows() const override;
 
   /// Resolved.
   const LlamaConfig& config() const { return config_; }

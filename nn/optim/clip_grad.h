@@ -50,9 +50,10 @@ struct ClipGradNormOptions {
 /// once. On a dry run the norm is 0.
 /// \error the rank's first error, if a collective failed, as where ranks have
 ///     other numbers of parameters on slices; kFailedPrecondition for a
-///     gradient that holds partial sums; kInvalidArgument for a norm type that
-///     is not above 0. Also kInvalidArgument, on all ranks, if a replica of a
-///     gradient is not finite and the one that counts is: replicas differ then.
+///     gradient that holds partial sums or was not reduced over ranks yet;
+///     kInvalidArgument for a norm type that is not above 0. Also
+///     kInvalidArgument, on all ranks, if a replica of a gradient is not finite
+///     and the one that counts is: replicas differ then.
 /// \param over set, a mesh of ranks with parameters on different meshes: what
 ///     ranks have on the same meshes counts once, a rank whose parameters are
 ///     plain counts by itself. A set of ranks that share meshes is a world of

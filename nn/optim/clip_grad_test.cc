@@ -435,5 +435,22 @@ TEST(ClipGradNormTest, RefusesPartialSums) {
   });
 }
 
+TEST(ClipGradTest, RefusesGradientsThatWereNotReduced) {
+  RunRanks(1, [](World&) -> absl::Status {
+    const auto parameter = WithGrad("a", Plain({3}, 1));
+    parameter->set_gradient_is_pending(true);
+    Parameter* const list[] = {parameter.get()};
+    for (const absl::Status& status :
+         {GradNorm(list).status(), ClipGradNorm(list, 1).status(),
+          ScaleGradsToNorm(list, 1, 2), ClipGradValue(list, 1)}) {
+      CH_EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+      CH_EXPECT_THAT(std::string(status.message()),
+                     HasSubstr("the gradient of a was not reduced: set "
+                               "fsdp::Settings::requires_gradient_sync"));
+    }
+    return absl::OkStatus();
+  });
+}
+
 }  // namespace
 }  // namespace crosshatch::nn

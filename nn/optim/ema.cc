@@ -10,7 +10,6 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/nn/optim/gradient_check.h"
-#include "crosshatch/nn/wrap_like.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/in_place.h"
@@ -87,7 +86,8 @@ void Ema::MakeAverages() {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const MemoryOf scope(*parameters_[i]);
     const Tensor& data = parameters_[i]->data();
-    averages_[i] = WrapLike(data, Empty(LocalTensor(data).sizes(), kFloat32));
+    averages_[i] =
+        MakeDTensorLike(data, Empty(LocalTensor(data).sizes(), kFloat32));
   }
 }
 

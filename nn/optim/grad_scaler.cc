@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/communicator.h"
+#include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/optim/local_grads.h"
-#include "crosshatch/nn/optim/sum_is_finite.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/ops/pointwise.h"
@@ -134,6 +136,21 @@ absl::Status GradScaler::Restore(const StateDict& state) {
   }
   state_ = restored;
   return absl::OkStatus();
+}
+
+absl::StatusOr<bool> SumIsFinite(const Tensor& sum, const std::string& label) {
+  RankContext& context = RankContext::Current();
+  CH_ASSIGN_OR_RETURN(const std::vector<Communicator*> roots,
+                      RootCommunicators());
+  for (Communicator* root : roots) {
+    CH_RETURN_IF_ERROR(AllReduce(*root, sum.raw_data(), 1, kFloat64,
+                                 ReduceOp::kSum, context.current_stream(),
+                                 label));
+  }
+  if (context.device().is_meta()) return true;
+  const double total = sum.ToVector<double>()[0];
+  CH_RETURN_IF_ERROR(context.status());
+  return std::isfinite(total);
 }
 
 }  // namespace crosshatch::nn

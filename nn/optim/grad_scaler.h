@@ -102,6 +102,17 @@ class GradScaler final : public Stateful {
   std::vector<Unscaled> unscaled_;  ///< Since the last Update.
 };
 
+/// Returns whether the sum of all ranks' `sum` is finite, the same on every
+/// rank: of squares in float64, which do not overflow by themselves, it is if
+/// all elements are. Called by all ranks of the root meshes in use
+/// (RootCommunicators), whatever a rank holds on them. Waits for the current
+/// stream once; true on a dry run.
+///
+/// \param sum one float64, written to.
+/// \param label of the all-reduces.
+/// \error the rank's first error, if a collective failed.
+absl::StatusOr<bool> SumIsFinite(const Tensor& sum, const std::string& label);
+
 }  // namespace crosshatch::nn
 
 #endif  // CROSSHATCH_NN_OPTIM_GRAD_SCALER_H_

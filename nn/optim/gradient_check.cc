@@ -48,6 +48,11 @@ absl::Status CompareReplicasOf(const char* what, const Parameter& parameter) {
 
 }  // namespace
 
+const char kNotReduced[] =
+    " was not reduced: set fsdp::Settings::requires_gradient_sync and "
+    "requires_all_reduce to true before the last backward of a step, or call "
+    "FinalizeBackward after it if manual_finalization is set";
+
 std::vector<std::shared_ptr<Parameter>> ShareListed(
     const char* who, absl::Span<Parameter* const> parameters) {
   std::vector<std::shared_ptr<Parameter>> owners;
@@ -85,10 +90,7 @@ absl::Status CheckGradients(const char* what,
     }
     if (parameter->gradient_is_pending()) {
       return absl::FailedPreconditionError(absl::StrCat(
-          what, ": the gradient of ", parameter->name(), " was not reduced: ",
-          "set fsdp::Settings::requires_gradient_sync and ",
-          "requires_all_reduce to true before the last backward of a step, or ",
-          "call FinalizeBackward after it if manual_finalization is set"));
+          what, ": the gradient of ", parameter->name(), kNotReduced));
     }
     any = any || parameter->grad().defined();
     ranks_share = ranks_share || parameter->gathered().defined();

@@ -22,6 +22,10 @@ namespace crosshatch::nn {
 std::vector<std::shared_ptr<Parameter>> ShareListed(
     const char* who, absl::Span<Parameter* const> parameters);
 
+/// Follows the name of a gradient that is to be reduced over ranks before it is
+/// used (Parameter::gradient_is_pending).
+extern const char kNotReduced[];
+
 /// OK if a step with the gradients of `parameters` would be one of the whole
 /// job: some have a gradient, none has one that waits for its reduction, and
 /// none holds other values for a while (Ema::SwapIn). A rank among several may

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/nn/optim/gradient_check.h"
 #include "crosshatch/tensor/launch.h"
 #include "crosshatch/tensor/rank_context.h"
 
@@ -18,6 +19,11 @@ absl::StatusOr<LocalGrads> CollectLocalGrads(
   LocalGrads result;
   for (const Parameter* parameter : parameters) {
     CH_CHECK(parameter != nullptr) << purpose << ": a parameter is null";
+    if (parameter->gradient_is_pending()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("cannot ", purpose, ": the gradient of ",
+                       parameter->name(), kNotReduced));
+    }
     const Tensor& grad = parameter->grad();
     if (!grad.defined() && !parameter->requires_grad()) continue;
     const Tensor& whole = grad.defined() ? grad : parameter->data();

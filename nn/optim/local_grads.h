@@ -12,10 +12,20 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "crosshatch/mesh/device_mesh.h"
-#include "crosshatch/nn/optim/neighbours.h"
 #include "crosshatch/nn/parameter.h"
+#include "crosshatch/tensor/tensor.h"
 
 namespace crosshatch::nn {
+
+/// Returns whether `next` starts `count` elements after `first`, in the same
+/// storage and of the same dtype. Both are local and contiguous. Parameters,
+/// gradients and optimizer state are often adjacent (FSDP keeps the shards of a
+/// group so), and elementwise work then runs once over them.
+inline bool FollowsAfter(const Tensor& first, int64_t count,
+                         const Tensor& next) {
+  return first.storage() == next.storage() && first.dtype() == next.dtype() &&
+         first.storage_offset() + count == next.storage_offset();
+}
 
 /// A gradient's local part.
 struct LocalGrad {
@@ -41,7 +51,9 @@ struct LocalGrads {
 };
 
 /// \param purpose for the message: "clip".
-/// \error kFailedPrecondition for a gradient that holds partial sums.
+/// \error kFailedPrecondition for a gradient that holds partial sums, or that
+/// was
+///     not reduced over ranks (Parameter::gradient_is_pending).
 absl::StatusOr<LocalGrads> CollectLocalGrads(
     absl::Span<Parameter* const> parameters, const char* purpose);
 

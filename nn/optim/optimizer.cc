@@ -12,8 +12,7 @@
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/nn/name_pattern.h"
 #include "crosshatch/nn/optim/gradient_check.h"
-#include "crosshatch/nn/optim/neighbours.h"
-#include "crosshatch/nn/wrap_like.h"
+#include "crosshatch/nn/optim/local_grads.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/in_place.h"
@@ -144,7 +143,7 @@ void Optimizer::MakeStates(absl::FunctionRef<bool(size_t)> wants) {
         const Shape sizes = LocalTensor(data).sizes();
         locals_[p].push_back(MakeView(all.storage(), offset, sizes,
                                       ContiguousStrides(sizes), kFloat32));
-        states_[p].tensors.push_back(WrapLike(data, locals_[p].back()));
+        states_[p].tensors.push_back(MakeDTensorLike(data, locals_[p].back()));
         offset += NumElements(sizes);
       }
     }

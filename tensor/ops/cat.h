@@ -60,8 +60,8 @@ TensorList Unbind(const Tensor& a, int64_t dim);
 /// of n * (sum of units): unit 0 of each part, then unit 1 of each, and so on.
 Tensor MergeUnits(TensorSpan parts, ShapeView units, int64_t dim);
 /// Returns the parts again. If a distributed tensor's dim is split between
-/// whole sums of units (Linear's out_unit), nothing moves, and each part is
-/// split between its own units.
+/// whole sums of units (tp::ColwiseOptions::unit), nothing moves, and each part
+/// is split between its own units.
 TensorList SplitUnits(const Tensor& a, ShapeView units, int64_t dim);
 /// @}
 

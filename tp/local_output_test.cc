@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/tp/handed_out.h"
+
+// Plain tensors that one style returns (use_local_output) and another takes.
 
 #include <functional>
 #include <optional>
@@ -11,8 +12,6 @@
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/nn/layers/linear.h"
 #include "crosshatch/nn/module.h"
-#include "crosshatch/tensor/autograd.h"
-#include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/ops/ops.h"
 #include "crosshatch/testing/batch.h"
 #include "crosshatch/testing/ranks.h"
@@ -23,18 +22,19 @@
 namespace crosshatch::tp {
 namespace {
 
-// An MLP whose flows nobody tells, whose first module is `up`.
-class Untold final : public nn::Module {
+Tensor Input() { return SmallIntegers({2, 4}, 2).set_requires_grad(true); }
+
+class Mlp final : public nn::Module {
  public:
-  Untold() : up_(4, 6), down_(6, 4) {
+  Mlp() : up_(4, 6), down_(6, 4) {
     RegisterModule("up", up_);
     RegisterModule("down", down_);
     for (nn::Parameter* p : Parameters()) {
       p->set_data(SmallIntegers(p->data().sizes(), 1));
     }
   }
-  const char* type_name() const override { return "Untold"; }
-  // Between the two.
+  const char* type_name() const override { return "Mlp"; }
+  // What the program does between the two.
   std::function<Tensor(const Tensor&)> between = [](const Tensor& t) {
     return t;
   };
@@ -49,61 +49,51 @@ class Untold final : public nn::Module {
   nn::Linear down_;
 };
 
-// On two ranks; what stands between the modules is `between`.
-void ForwardOfUntold(const ParallelPlan& plan,
-                     std::function<Tensor(const Tensor&)> between,
-                     const ParallelizeOptions& options = {}) {
+void ForwardOfMlp(const ParallelPlan& plan,
+                  std::function<Tensor(const Tensor&)> between,
+                  const ParallelizeOptions& options = {}) {
   OnMesh({{"tp", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {
-    Untold net;
+    Mlp net;
     net.between = between;
     CH_RETURN_IF_ERROR(ParallelizeModule(net, mesh, plan, options));
-    // Autograd knows of no writes to what crosses the border to DTensors.
-    const NoGrad no_grad;
-    for (int i = 0; i < 3; ++i) net.Forward(SmallIntegers({2, 4}, 2));
+    for (int i = 0; i < 3; ++i) net.Forward(Input());
     return absl::OkStatus();
   });
 }
 
-TEST(PlainTensorDeathTest, IsNotTakenOtherwiseThanItWasHandedOut) {
+TEST(LocalOutputDeathTest, IsTakenInItsOwnPlacement) {
   const auto same = [](const Tensor& t) { return t; };
   const Style columns = ColwiseParallel({.use_local_output = true});
   const Style whole =
       ColwiseParallel({.output = Replicate(), .use_local_output = true});
   EXPECT_DEATH(
-      ForwardOfUntold({{"up", columns}, {"down", ColwiseParallel()}}, same),
-      "module up \\(Linear\\) with ColwiseParallel hands out a plain tensor "
-      "that lies as S\\(-1\\), and module down \\(Linear\\) with "
-      "ColwiseParallel takes it as R; let one of them say what the other does, "
-      "or hand out DTensors");
+      ForwardOfMlp({{"up", columns}, {"down", ColwiseParallel()}}, same),
+      "up \\(Linear\\) returned the plain tensor f32.2, 3. on cpu, a local "
+      "shard of layout .S\\(1\\)., and the style of this module takes it as "
+      ".R.; use one placement in both styles, or DTensors(.|\n)*"
+      "module down \\(Linear\\)");
   EXPECT_DEATH(
-      ForwardOfUntold({{"up", whole}, {"down", RowwiseParallel()}}, same),
-      "lies as R, and module down .* takes it as S\\(-1\\)");
+      ForwardOfMlp({{"up", whole}, {"down", RowwiseParallel()}}, same),
+      "layout .R., and the style of this module takes it as .S\\(1\\).");
   EXPECT_DEATH(
-      ForwardOfUntold({{"up", columns}}, same, {.replicate_rest = true}),
-      "lies as S\\(-1\\), and module down \\(Linear\\) with no style takes it "
-      "as R");
+      ForwardOfMlp({{"up", columns}}, same, {.replicate_rest = true}),
+      "layout .S\\(1\\)., and the style of this module takes it as .R.");
   // A style's own module gets a plain tensor from it as well.
   EXPECT_DEATH(
-      ForwardOfUntold({{"", PrepareModuleInput({.desired = Shard(0),
-                                                .use_local_input = true})},
-                       {"up", ColwiseParallel()}},
-                      same),
-      "module Untold with PrepareModuleInput hands out a plain tensor that "
-      "lies as S\\(0\\), and module up ");
-  // Dims from either end are compared where there is a tensor.
-  ForwardOfUntold(
+      ForwardOfMlp({{"", PrepareModuleInput(
+                             {.desired = Shard(0), .use_local_input = true})},
+                    {"up", ColwiseParallel()}},
+                   same),
+      "Mlp returned .* of layout .S\\(0\\).(.|\n)*module up ");
+  ForwardOfMlp(
       {{"up", columns}, {"down", RowwiseParallel({.input = Shard(1)})}}, same);
-  // What an op or a write makes of it is the program's.
+  // After an op it is the program's.
   const ParallelPlan plan = {{"up", whole},
                              {"down", ColwiseParallel({.input = Partial()})}};
-  ForwardOfUntold(plan, [](const Tensor& t) { return Mul(t, t); });
-  ForwardOfUntold(plan, [](const Tensor& t) {
-    MulInPlace(t, 0.5);
-    return t;
-  });
+  ForwardOfMlp(plan, [](const Tensor& t) { return Mul(t, t); });
 }
 
-// Gives on what it gets.
+// Returns its inputs.
 class Passes final : public nn::Module {
  public:
   const char* type_name() const override { return "Passes"; }
@@ -144,26 +134,25 @@ void ForwardInSecondPlace(const ParallelPlan& plan) {
   OnMesh({{"tp", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {
     InSecondPlace net;
     CH_RETURN_IF_ERROR(ParallelizeModule(net, mesh, plan));
-    const NoGrad no_grad;
-    net.Forward(SmallIntegers({2, 4}, 2));
+    net.Forward(Input());
     return absl::OkStatus();
   });
 }
 
-TEST(PlainTensorDeathTest, NoneOfSeveralIsTakenOtherwise) {
+TEST(LocalOutputDeathTest, IsCheckedAtEachInputAndOutput) {
   const Style columns = ColwiseParallel({.use_local_output = true});
   const std::string of_up =
-      "module up \\(Linear\\) with ColwiseParallel hands out a plain tensor "
-      "that lies as S\\(-1\\), and module both \\(Passes\\) with ";
+      "up \\(Linear\\) returned .* of layout .S\\(1\\)., and the style of this "
+      "module takes it as .R.(.|\n)*module both ";
   EXPECT_DEATH(
       ForwardInSecondPlace({{"up", columns}, {"both", ReplicateParallel()}}),
-      of_up + "ReplicateParallel takes it as R");
+      of_up);
   const PlacementList whole = {Replicate(), Replicate()};
   EXPECT_DEATH(
       ForwardInSecondPlace(
           {{"up", columns},
            {"both", PrepareModuleInput({.input = whole, .desired = whole})}}),
-      of_up + "PrepareModuleInput takes it as R");
+      of_up);
   EXPECT_DEATH(
       ForwardInSecondPlace(
           {{"up", columns},
@@ -171,43 +160,38 @@ TEST(PlainTensorDeathTest, NoneOfSeveralIsTakenOtherwise) {
                                          .desired = {std::nullopt, Replicate()},
                                          .use_local_output = true})},
            {"down", RowwiseParallel()}}),
-      "module both \\(Passes\\) with PrepareModuleOutput hands out a plain "
-      "tensor that lies as R, and module down \\(Linear\\) with "
-      "RowwiseParallel takes it as S\\(-1\\)");
+      "both \\(Passes\\) returned .* of layout .R., and the style of this "
+      "module takes it as .S\\(1\\).(.|\n)*module down ");
 }
 
-// A style that takes what comes out of its module, or what one before it in a
-// Combined hands in.
-TEST(PlainTensorDeathTest, IsNotTakenOtherwiseOnTheWayOut) {
+// By a style of the outputs of its module, and by a later style of a Combined.
+TEST(LocalOutputDeathTest, IsCheckedWithinAModule) {
   const auto same = [](const Tensor& t) { return t; };
   EXPECT_DEATH(
-      ForwardOfUntold({{"down", ColwiseParallel({.use_local_output = true})},
-                       {"", PrepareModuleOutput({})}},
-                      same),
-      "module down \\(Linear\\) with ColwiseParallel hands out a plain tensor "
-      "that lies as S\\(-1\\), and module Untold with PrepareModuleOutput "
-      "takes it as R");
+      ForwardOfMlp({{"down", ColwiseParallel({.use_local_output = true})},
+                    {"", PrepareModuleOutput({})}},
+                   same),
+      "down \\(Linear\\) returned .* of layout .S\\(1\\)., and the style of "
+      "this module takes it as .R.(.|\n)*module Mlp");
   EXPECT_DEATH(
-      ForwardOfUntold({{"down", ColwiseParallel({.use_local_output = true})},
-                       {"", ReplicateParallel()}},
-                      same),
-      "lies as S\\(-1\\), and module Untold with ReplicateParallel takes it "
-      "as R");
+      ForwardOfMlp({{"down", ColwiseParallel({.use_local_output = true})},
+                    {"", ReplicateParallel()}},
+                   same),
+      "layout .S\\(1\\)., and the style of this module takes it as .R.");
   EXPECT_DEATH(
-      ForwardOfUntold(
+      ForwardOfMlp(
           {{"up", Combined({PrepareModuleInput(
                                 {.desired = Shard(0), .use_local_input = true}),
                             ColwiseParallel()})}},
           same),
-      "module up \\(Linear\\) with PrepareModuleInput hands out a plain tensor "
-      "that lies as S\\(0\\), and module up \\(Linear\\) with "
-      "ColwiseParallel takes it as R");
+      "up \\(Linear\\) returned .* of layout .S\\(0\\)., and the style of this "
+      "module takes it as .R.");
 }
 
-// What `first` makes goes to two modules beside each other.
-class Beside final : public nn::Module {
+// Two modules read the output of `first`.
+class Fork final : public nn::Module {
  public:
-  Beside() : first_(4, 4), left_(4, 4), right_(4, 4) {
+  Fork() : first_(4, 4), left_(4, 4), right_(4, 4) {
     RegisterModule("first", first_);
     RegisterModule("left", left_);
     RegisterModule("right", right_);
@@ -216,7 +200,7 @@ class Beside final : public nn::Module {
       p->set_data(SmallIntegers(p->data().sizes(), ++salt));
     }
   }
-  const char* type_name() const override { return "Beside"; }
+  const char* type_name() const override { return "Fork"; }
 
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
@@ -230,11 +214,11 @@ class Beside final : public nn::Module {
   nn::Linear right_;
 };
 
-// On one rank, and on the first that splits one row, the part is the whole, and
-// a part that a style hands in is the tensor that came.
-TEST(PlainTensorTest, LiesEitherWayWhereThePartIsTheWhole) {
+// On one rank, and on the first rank of a dim of size 1, the shard is the whole
+// and may be in the memory of the tensor that came.
+TEST(LocalOutputTest, IsTheWholeTensorOfADimOfSizeOne) {
   const Tensor x = SmallIntegers({1, 4}, 2);
-  const std::vector<float> expected = Beside().Call({x})[1].ToVector<float>();
+  const std::vector<float> expected = Fork().Call({x})[1].ToVector<float>();
   const Style gathered =
       Combined({PrepareModuleInput({.input = Shard(0),
                                     .desired = Replicate(),
@@ -248,7 +232,7 @@ TEST(PlainTensorTest, LiesEitherWayWhereThePartIsTheWhole) {
        {"left",
         PrepareModuleInput({.desired = Shard(0), .use_local_input = true})},
        {"right", ColwiseParallel()}},
-      // Nobody hands out what comes to left and right.
+      // The program's own tensor goes to left and right.
       {{"left",
         PrepareModuleInput({.desired = Shard(0), .use_local_input = true})},
        {"right", ColwiseParallel()}},
@@ -256,9 +240,8 @@ TEST(PlainTensorTest, LiesEitherWayWhereThePartIsTheWhole) {
   for (const int ranks : {1, 2}) {
     for (const ParallelPlan& plan : plans) {
       OnMesh({{"tp", ranks}}, [&](const DeviceMesh& mesh) -> absl::Status {
-        Beside net;
+        Fork net;
         CH_RETURN_IF_ERROR(ParallelizeModule(net, mesh, plan));
-        const NoGrad no_grad;
         const Tensor whole = SmallIntegers({1, 4}, 2);
         const bool plain = plan.size() == 2;
         const Tensor input =

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_NN_LAYERS_NORM_H_
+#define CROSSHATCH_NN_LAYERS_NORM_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "crosshatch/nn/module.h"
+#include "crosshatch/nn/parameter.h"
+
+namespace crosshatch::nn {
+
+/// x / sqrt(mean(x^2) + eps) * weight over the last dim, of size `dim`. Where x
+/// and the weight are of different dtypes (a norm kept in float32 in a model
+/// that computes in bfloat16) it computes in the wider one and gives x's.
+class RmsNorm final : public Module {
+ public:
+  RmsNorm(int64_t dim, double eps);
+
+  const char* type_name() const override { return "RmsNorm"; }
+
+  /// [dim], ones at first.
+  const std::shared_ptr<Parameter>& weight() const { return weight_; }
+  double eps() const { return eps_; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override;
+
+ private:
+  std::shared_ptr<Parameter> weight_;
+  double eps_;
+};
+
+struct LayerNormOptions {
+  double eps = 1e-5;
+  bool weight = true;
+  bool bias = true;
+};
+
+/// (x - mean) / sqrt(variance + eps) * weight + bias over the last dim, of size
+/// `dim`: one kernel each way. Where x and the weight are of different dtypes
+/// it computes in the wider one and gives x's.
+class LayerNorm final : public Module {
+ public:
+  explicit LayerNorm(int64_t dim, const LayerNormOptions& options = {});
+
+  const char* type_name() const override { return "LayerNorm"; }
+
+  /// [dim], ones at first; null if there is none.
+  const std::shared_ptr<Parameter>& weight() const { return weight_; }
+  /// [dim], zeros at first; null if there is none.
+  const std::shared_ptr<Parameter>& bias() const { return bias_; }
+  double eps() const { return eps_; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override;
+
+ private:
+  const int64_t dim_;
+  const double eps_;
+  std::shared_ptr<Parameter> weight_;
+  std::shared_ptr<Parameter> bias_;
+};
+
+struct GroupNormOptions {
+  double eps = 1e-5;
+  /// Whether there are a weight and a bias.
+  bool affine = true;
+};
+
+/// x [N, C, ...]: mean and variance over the channels of a group and all dims
+/// that follow, then a weight and a bias of each channel. Distributed tensors
+/// keep a batch that is split, and channels that are split by whole groups;
+/// other splits are refused by name. Where x and the weight are of different
+/// dtypes it computes in the wider one and gives x's.
+class GroupNorm final : public Module {
+ public:
+  /// \pre `channels` is a multiple of `groups`, checked.
+  GroupNorm(int64_t groups, int64_t channels,
+            const GroupNormOptions& options = {});
+
+  const char* type_name() const override { return "GroupNorm"; }
+
+  /// [C], ones at first; null if not affine.
+  const std::shared_ptr<Parameter>& weight() const { return weight_; }
+  /// [C], zeros at first; null if not affine.
+  const std::shared_ptr<Parameter>& bias() const { return bias_; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override;
+
+ private:
+  const int64_t groups_;
+  const int64_t channels_;
+  const double eps_;
+  std::shared_ptr<Parameter> weight_;
+  std::shared_ptr<Parameter> bias_;
+};
+
+}  // namespace crosshatch::nn
+
+#endif  // CROSSHATCH_NN_LAYERS_NORM_H_
