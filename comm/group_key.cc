@@ -58,7 +58,7 @@ absl::StatusOr<int> MemberIndex(const GroupKey& key, int world_rank,
     if (rank == world_rank) index = static_cast<int>(i);
   }
   if (index < 0) {
-    return error(absl::StrCat("was asked for by rank ", world_rank,
+    return error(absl::StrCat("was requested by rank ", world_rank,
                               ", which is no member"));
   }
   return index;

@@ -302,7 +302,7 @@ class UcxLink final : public Link {
   absl::Status StartError(const std::string& what, ucs_status_t why) const {
     return absl::UnavailableError(absl::StrCat(
         "UCX does not start: ", what, ": ", api_.ucs_status_string(why),
-        "; with UCX_LOG_LEVEL=error it says why"));
+        "; UCX_LOG_LEVEL=error shows why"));
   }
   /// Returns the endpoint; null if the connection is broken.
   ucp_ep_h EndpointTo(int rank);
