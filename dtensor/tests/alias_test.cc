@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which results lie in the memory of their operands: as on one device, whatever
-// layouts and uneven shards make of the parts, and known to autograd.
+// Which results share the memory of their operands: the same ones as on one
+// device, for all layouts and uneven shards, with the same effect in autograd.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -29,7 +29,7 @@ struct NamedForm {
   Form form;
 };
 
-// Forms of a tensor [4, 6] that move no elements between ranks, in any layout.
+// Views of a tensor [4, 6] that move no elements between ranks, in any layout.
 std::vector<NamedForm> Forms() {
   return {
       {"contiguous", [](const Tensor& a) { return Contiguous(a); }},
@@ -60,7 +60,7 @@ std::vector<NamedForm> Forms() {
 
 class AliasTest : public ::testing::TestWithParam<std::vector<int>> {};
 
-// In NoGrad: what is written to one of them the other shows, or not, as on one
+// In NoGrad: a write to one of them is visible in the other, or not, as on one
 // device.
 TEST_P(AliasTest, FollowsTheWhole) {
   for (const Shape& sizes : {Shape{4, 6}, Shape{4, 0}, Shape{4, 1}}) {
@@ -94,7 +94,7 @@ TEST_P(AliasTest, FollowsTheWhole) {
   }
 }
 
-// In grad mode: the gradient knows of writes to what Contiguous gives.
+// In grad mode: the gradient includes writes to the result of Contiguous.
 TEST_P(AliasTest, OfContiguousHasTheRightGradient) {
   const auto run = [](const Tensor& x, bool transposed) {
     const Tensor h = Mul(x, 2.0);
@@ -202,7 +202,7 @@ TEST(BorderDeathTest, KnowsThatItsSidesShareMemory) {
       "across the border.*is used after a write in place");
 }
 
-// A shadow, a copy that stands for a view or a part of what was redistributed.
+// A result that may be a copy: a view, or a part of what was redistributed.
 TEST(ShadowDeathTest, IsNeitherWrittenNorUsedOnceItsSourceWas) {
   const auto dies = [](const std::function<void(const DeviceMesh&)>& body,
                        const char* message) {
@@ -218,7 +218,8 @@ TEST(ShadowDeathTest, IsNeitherWrittenNorUsedOnceItsSourceWas) {
     dies(
         [&](const DeviceMesh& mesh) {
           NoGrad no_grad;
-          // Rank 2 of 3 has one row, and for some of these all that is asked.
+          // Rank 2 of 3 has one row, which for some of these is all of the
+          // result.
           const Tensor x = Spread(Numbers({4, 3}, 1), mesh, Rows(mesh));
           const Tensor s = shadow(x);
           FillInPlace(x, 7);
@@ -256,7 +257,7 @@ TEST(ShadowDeathTest, IsNeitherWrittenNorUsedOnceItsSourceWas) {
         },
         "random values for an expanded tensor");
   }
-  // Of one row here, no two elements of the part are one.
+  // With one row here, no two elements of the part share memory.
   dies(
       [](const DeviceMesh& mesh) {
         NoGrad no_grad;
@@ -266,7 +267,7 @@ TEST(ShadowDeathTest, IsNeitherWrittenNorUsedOnceItsSourceWas) {
       "fill_in_place into an expanded tensor");
 }
 
-// The gradient of `x` has two summands, one with a rank without rows.
+// The gradient of `x` has two summands, one of them on a rank without rows.
 TEST(SumOfGradients, IsTheSameOnRanksWithoutRows) {
   const auto loss = [](const Tensor& bias, const Tensor& rows,
                        const Tensor& more) {
@@ -297,8 +298,8 @@ TEST(SumOfGradients, IsTheSameOnRanksWithoutRows) {
   }
 }
 
-// What a vector is used for, and so where its gradient lies: as the vector, as
-// a part of it, whole, or as summands.
+// Uses of a vector, which give gradients in different layouts: the vector's,
+// that of a part, replicated, or partial.
 std::vector<NamedForm> Uses(const Tensor& rows) {
   return {
       {"square", [](const Tensor& x) { return Sum(Mul(x, x)); }},
@@ -314,12 +315,12 @@ std::vector<NamedForm> Uses(const Tensor& rows) {
   };
 }
 
-// Ranks without elements choose as the others do what is added to what.
+// Ranks without elements add in the same order as the others.
 TEST(SumOfGradients, OfTwoUsesIsTheSameInEitherOrder) {
   const Tensor vector = Numbers({2}, 1);
   const Tensor rows = Numbers({3, 2}, 2);
   const auto loss = [](const Tensor& x, const Form& a, const Form& b) {
-    // By way of what is no leaf, too.
+    // The same for a tensor that is not a leaf.
     const Tensor twice = Mul(x, 2.0);
     const Tensor of_leaf = Add(a(x), b(x));
     return Add(Add(a(twice), b(twice)), of_leaf);
@@ -349,7 +350,7 @@ TEST(SumOfGradients, OfTwoUsesIsTheSameInEitherOrder) {
   }
 }
 
-// A gradient that is given may lie in the memory that Backward adds to.
+// A given gradient may share memory with the destination of Backward.
 TEST(GivenGradient, IsReadAsItWas) {
   OnMesh({2}, [](const DeviceMesh& mesh) {
     for (const Layout& layout : AllLayouts(mesh.layout(), 1, false)) {
@@ -373,7 +374,7 @@ TEST(GivenGradient, IsReadAsItWas) {
   });
 }
 
-// Parts are views and lie as the whole did, but for the dim that is gone.
+// Parts are views in the layout of the whole, without the dropped dim.
 TEST(Unbind, KeepsTheSplitsOfOtherDims) {
   OnMesh({2, 2}, [](const DeviceMesh& mesh) {
     const Tensor dense = Numbers({3, 2, 5}, 1);
@@ -397,12 +398,12 @@ TEST(Unbind, KeepsTheSplitsOfOtherDims) {
   });
 }
 
-// Backward adds gradients up in memory that nobody else has. A shadow of such a
-// gradient does not take that for a write by the program, on any rank: some
-// have none of the one element, and so no part in that memory.
+// Backward adds gradients up in memory without other users. A possible copy of
+// such a gradient must not count that as a write by the program, on any rank:
+// some have none of the one element, and so share no memory.
 TEST(Shadow, OutlivesTheSumsOfBackward) {
   OnMesh({5}, [](const DeviceMesh& mesh) {
-    // Sums in which the gradients of a tensor and of its part meet.
+    // Sums that add the gradients of a tensor and of its part.
     const auto weighed = [](absl::Span<const Tensor> tensors) {
       Tensor sum;
       for (const Tensor& t : tensors) {

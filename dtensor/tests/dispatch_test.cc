@@ -20,10 +20,10 @@
 namespace crosshatch {
 namespace {
 
-// The one path that ops on distributed tensors take: rules, the cache of plans.
+// The path of ops on distributed tensors: rules, the cache of plans.
 
-// Of calls, by value: an equal layout made anew is the same, another number in
-// the op, size, dtype or layout is not.
+// Plans are cached by value: an equal layout created again is the same key;
+// another number in the op, size, dtype or layout is not.
 TEST(Dispatch, KeepsPlansByValue) {
   OnMesh({2}, [](const DeviceMesh& mesh) {
     NoGrad no_grad;
@@ -91,7 +91,7 @@ TEST(RegisterOpRule, GivesAUsersOpARule) {
   });
 }
 
-// A program of a user's that runs a distributed op itself.
+// A user's program that runs a distributed op itself.
 class Nested final : public LocalProgram {
  public:
   explicit Nested(bool* gone) : gone_(gone) {}

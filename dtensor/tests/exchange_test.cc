@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What reductions, scans and sorts along a split dim exchange: results of the
-// ranks' parts, never the tensor. That they are right is for op_rules_test.
+// ranks' parts, never the tensor. op_rules_test checks the values.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -70,7 +70,7 @@ TEST(Exchange, IsOfResultsOnly) {
       CommunicatorStats::Count before = Moved(mesh);
       const auto check = [&](const char* when, int64_t calls) {
         const CommunicatorStats::Count now = Moved(mesh);
-        // Of each rank at most five rows, of 8 bytes an element.
+        // At most five rows of each rank, with 8 bytes per element.
         const int64_t most = calls * 3 * 5 * 4 * 8;
         CH_EXPECT_EQ(now.calls - before.calls, calls) << e.name << " " << when;
         CH_EXPECT_LE(now.bytes - before.bytes, most) << e.name << " " << when;
@@ -81,7 +81,7 @@ TEST(Exchange, IsOfResultsOnly) {
       if (!result.requires_grad()) continue;
       const absl::Status status = Backward(Settle(SumOfSquares(result)));
       CH_EXPECT_OK(status);
-      // One for the loss, where the result is split.
+      // One for the loss, if the result is split.
       const bool split = LayoutOf(result).is_sharded(0);
       check("backward", e.backward + (split ? 1 : 0));
       CH_EXPECT_EQ(LayoutOf(x.grad()), rows) << e.name;
@@ -121,14 +121,14 @@ TEST(Exchange, ExtremesOfPendingExtremesStayPending) {
       const Tensor result = c.run(x, {0}, false);
       CH_EXPECT_EQ(Moved(mesh).calls, before);
       CH_EXPECT_EQ(Differs(result, c.run(dense, {0}, false)), "");
-      // Another reduction of it may not wait.
+      // A different pending reduction must be performed first.
       CH_EXPECT_EQ(Differs(Sum(x), Sum(dense), 1e-6), "");
       CH_EXPECT_EQ(Differs(ArgMax(x, 1), ArgMax(dense, 1)), "");
     }
   });
 }
 
-// Numbers whose largest are equal, and NaN, on several ranks.
+// Equal largest numbers, and NaN, on several ranks.
 TEST(Exchange, OrdersTiesAndNaNAcrossRanks) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const std::vector<std::vector<float>> rows = {

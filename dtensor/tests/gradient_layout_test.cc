@@ -20,13 +20,13 @@ namespace {
 
 // If forward runs, backward runs. An op slices a replicated operand whose other
 // operand is split, and the gradient comes back split, in a layout that forward
-// never had. op_rules_test and random_programs_test send gradients of every
-// layout through every op; here are programs in which one comes about.
+// never had. op_rules_test and random_programs_test pass gradients of every
+// layout through every op; these programs produce such a gradient.
 
 struct Program {
   const char* name;
   std::vector<Shape> inputs;
-  // \returns an output of which every element counts.
+  // \returns an output all elements of which matter.
   std::function<Tensor(TensorSpan)> run;
 };
 
@@ -109,7 +109,7 @@ INSTANTIATE_TEST_SUITE_P(All, BackwardOfWhatRuns, testing::ValuesIn(Programs()),
                            return std::string(info.param.name);
                          });
 
-// Forward alone is allowed to redistribute, so that what fails is the gradient.
+// Only forward may redistribute, so that the gradient fails.
 TEST(BackwardOfWhatRunsDeathTest, NamesTheForwardOpWhereItMayNotRedistribute) {
   EXPECT_DEATH(
       OnMesh({2},

@@ -16,27 +16,27 @@
 namespace crosshatch {
 namespace {
 
-// Reductions in 16 bits: the parts of ranks stay in f32 until they are one, so
-// that a mesh gives what one rank gives, although parts are out of the range of
-// f16, or would be rounded each for itself.
+// Reductions in 16 bits. The parts of ranks stay in f32 until they are
+// combined, so that a mesh gives the result of one rank, although parts exceed
+// the range of f16 or would be rounded separately.
 
 struct HalfCase {
   const char* name;
   // Of ten rows.
   std::vector<float> rows;
   std::function<Tensor(const Tensor&)> reduce;
-  // Whether pending sums of the input lead to the same result.
+  // Whether pending sums of the input give the same result.
   bool of_sums = true;
-  // Sums that are pending when they are cast to bf16 are rounded part by part,
-  // as products are; their range is that of f32.
+  // Pending sums that are cast to bf16 are rounded part by part, like products;
+  // their range is that of f32.
   bool of_bf16 = true;
 };
 
 void PrintTo(const HalfCase& c, std::ostream* out) { *out << c.name; }
 
 std::vector<HalfCase> HalfCases() {
-  // Five rows add up to 76,800, beyond the range of f16, and ten to 1,024. So
-  // few bits that pending parts of them are exact too.
+  // Five rows add up to 76,800, beyond the range of f16, and ten to 1,024, with
+  // so few bits that pending parts of them are exact, too.
   const std::vector<float> sums = {15360,  15360,  15360,  15360,  15360,
                                    -15360, -15360, -15360, -15360, -14336};
   const std::vector<float> products = {
@@ -87,7 +87,7 @@ TEST_P(HalfReductionTest, GivesWhatOneRankGives) {
              AllLayouts(mesh.layout(), 2, c.of_sums && shape.size() == 1)) {
           const Tensor actual =
               ToDType(c.reduce(Spread(dense, mesh, layout)), kFloat32);
-          // The sums of f32 are in another order, and rounded once: one unit.
+          // The sums in f32 are in another order, and rounded once: one unit.
           CH_EXPECT_EQ(
               Differs(actual, expected, dtype == kFloat16 ? 0x1p-10 : 0x1p-7),
               "")

@@ -15,8 +15,8 @@
 namespace crosshatch {
 namespace {
 
-// That results lie as they can without communication, forward and backward;
-// what they hold op_rules_test compares.
+// Layouts of results without communication, forward and backward; op_rules_test
+// compares the values.
 
 Tensor Ids(ShapeView sizes, std::vector<int64_t> ids) {
   return FromValues<int64_t>(sizes, ids);
@@ -72,13 +72,13 @@ TEST(IndexRules, LookUpInASplitDimGivesASum) {
     const Tensor index = Ids({2, 3}, {3, 0, 1, 3, 2, 4});
     Check({{"gather", Gather(a, 0, index), sums},
            {"index_select", IndexSelect(a, 0, Ids({2}, {4, 3})), sums},
-           // Each rank takes what belongs to its rows.
+           // Each rank takes the elements of its rows.
            {"scatter_add", ScatterAdd(a, 0, index, src), rows},
            {"scatter", Scatter(a, 0, index, src), rows}});
   });
 }
 
-// As many places as the index has: the rows of a batch, say.
+// As many positions as the index has, e.g. the rows of a batch.
 TEST(IndexRules, PlacesStaySplit) {
   OnMesh({3}, [](const DeviceMesh& mesh) {
     const Layout whole = Layout::Replicated(mesh.layout(), 2);
@@ -92,7 +92,7 @@ TEST(IndexRules, PlacesStaySplit) {
   });
 }
 
-// A part of a split dim is split as the whole is, and so is its gradient.
+// A part of a split dim has the split of the whole, and so has its gradient.
 TEST(SliceRule, KeepsTheSplit) {
   OnMesh({2, 2}, [](const DeviceMesh& mesh) {
     const ForbidImplicitRedistribution forbid;

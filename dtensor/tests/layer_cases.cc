@@ -46,7 +46,7 @@ std::vector<RuleCase> LayerCases() {
 
 namespace {
 
-// The probabilities of a call on [2, 3, 6, 4] and [2, 5, 3, 4].
+// The dropout of a call on [2, 3, 6, 4] and [2, 5, 3, 4].
 constexpr AttentionDropout kDropout = {
     .p = 0.3, .key = 7, .step = 8, .first_row = 4};
 
@@ -66,7 +66,7 @@ std::vector<RuleCase> AttentionCases() {
         {{2, 5, 2, 4}, kFraction}},
        [](T t) { return Attention(t[0], t[1], t[2], 0.5); },
        kRounding,
-       // The case above has them lie otherwise.
+       // The case above covers the other layouts.
        [](absl::Span<const Layout> layouts) {
          return layouts[1] == layouts[2];
        }},

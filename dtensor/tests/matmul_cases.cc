@@ -69,7 +69,7 @@ std::vector<RuleCase> MatMulCases() {
          return to;
        },
        0,
-       // Nothing is added to pending factors.
+       // Nothing can be added to pending factors.
        [](absl::Span<const Layout> layouts) {
          for (const AxisState& state : layouts[0].axis_states()) {
            if (state.is_partial() && state.op == ReduceOp::kProduct) {

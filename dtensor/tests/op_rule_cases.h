@@ -3,8 +3,8 @@
 #define CROSSHATCH_DTENSOR_TESTS_OP_RULE_CASES_H_
 
 /// \file
-/// Calls of every op that has a sharding rule, for the tests that compare each
-/// on many layouts with the same call on plain tensors. An op that gets a rule
+/// Calls of every op that has a sharding rule, for tests that compare each one,
+/// on many layouts, with the same call on plain tensors. An op with a new rule
 /// gets a case here.
 
 #include <vector>
@@ -13,7 +13,7 @@
 
 namespace crosshatch {
 
-/// All there are.
+/// Returns all families.
 std::vector<RuleFamily> RuleFamilies();
 
 /// \name By family
@@ -22,7 +22,7 @@ std::vector<RuleCase> PointwiseCases();
 std::vector<RuleCase> InPlaceCases();
 std::vector<RuleCase> ReductionCases();
 std::vector<RuleCase> StatisticsCases();
-/// Running sums and sorts.
+/// Cumulative sums and sorts.
 std::vector<RuleCase> LaneCases();
 std::vector<RuleCase> ViewCases();
 /// Windows of images, and convolutions.
@@ -32,7 +32,7 @@ std::vector<RuleCase> LayerCases();
 std::vector<RuleCase> AttentionCases();
 std::vector<RuleCase> LookupCases();
 std::vector<RuleCase> IndexCases();
-/// Of ops whose gradients have gradients.
+/// Of ops whose gradients are differentiable.
 std::vector<RuleCase> TwiceCases();
 /// @}
 

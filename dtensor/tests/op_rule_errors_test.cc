@@ -16,7 +16,7 @@
 namespace crosshatch {
 namespace {
 
-// What no rule can make right is an error that says what and where.
+// Errors that no rule can avoid name the op and the reason.
 
 Layout Rows(const DeviceMesh& mesh, int ndim) {
   return Whole(mesh, ndim).WithShard(0, 0);
@@ -32,7 +32,7 @@ void On(int ranks, const std::function<void(const DeviceMesh&)>& body) {
   });
 }
 
-// Elements next to each other in the result would come from the ranks in turn.
+// Adjacent elements of the result would come from alternating ranks.
 TEST(ViewErrorsDeathTest, FlattensOfSplitsThatNoLayoutExpresses) {
   EXPECT_DEATH(
       On(2,
@@ -131,7 +131,7 @@ TEST(NoRuleDeathTest, NamesRegisterOpRule) {
                   }),
                "overwrite\\(f32\\[4\\]\\|\\[S\\(0\\)\\]\\): the op has no "
                "sharding rule; RegisterOpRule");
-  // One of ours that is for local tensors only.
+  // An op of the library for local tensors only.
   EXPECT_DEATH(On(2,
                   [](const DeviceMesh& mesh) {
                     const Tensor rows =
@@ -141,7 +141,8 @@ TEST(NoRuleDeathTest, NamesRegisterOpRule) {
                "cross_entropy_part.*RegisterOpRule");
 }
 
-// The index and the bound are of the whole tensor, whoever holds the element.
+// The index and the bound are those of the global tensor, whichever rank holds
+// the element.
 TEST(IndexErrorsDeathTest, NameTheIndexAndTheGlobalBound) {
   EXPECT_DEATH(On(2,
                   [](const DeviceMesh& mesh) {
@@ -157,7 +158,7 @@ TEST(IndexErrorsDeathTest, NameTheIndexAndTheGlobalBound) {
                   }),
                "gather\\(f32\\[5, 2\\]\\|\\[S\\(0\\)\\], i64\\[2, 3\\] plain\\)"
                ": sizes must be equal but for dim 0");
-  // No rank has these, and each would take them for another's.
+  // No rank has these, and each would assume that another has them.
   EXPECT_DEATH(On(2,
                   [](const DeviceMesh& mesh) {
                     Embedding(FromValues<int64_t>({2}, {4, 5}),

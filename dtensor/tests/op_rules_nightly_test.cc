@@ -11,8 +11,8 @@ namespace crosshatch {
 namespace {
 
 // Attention on a mesh of two axes has 64,000 combinations of the layouts of its
-// three inputs, with all its options a hundred million: of those an even
-// sample.
+// three inputs, and with all its options a hundred million, of which this takes
+// an even sample.
 constexpr size_t kMost = 4000;
 
 // Every op on every layout of each of its inputs.

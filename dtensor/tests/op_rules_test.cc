@@ -26,8 +26,8 @@ using MeshShape = std::vector<int>;
 class OpRules
     : public testing::TestWithParam<std::tuple<RuleFamily, MeshShape>> {};
 
-// Of each call every combination of its inputs' layouts, or where there are
-// more an even sample of 60 on one axis and of 20 on two;
+// For each call every combination of its inputs' layouts, or, if there are
+// more, an even sample of 60 on one axis and of 20 on two;
 // op_rules_nightly_test takes more.
 TEST_P(OpRules, GiveWhatPlainTensorsGive) {
   const auto& [family, mesh] = GetParam();
@@ -53,7 +53,7 @@ INSTANTIATE_TEST_SUITE_P(All, OpRules,
 class OpRulesOnOtherLayouts
     : public testing::TestWithParam<std::tuple<RuleFamily, MeshShape>> {};
 
-// Whatever reduction is pending, an op keeps it only where that is right.
+// Whatever reduction is pending, an op keeps it only if that is correct.
 TEST_P(OpRulesOnOtherLayouts, GiveWhatPlainTensorsGiveFromPendingReductions) {
   const auto& [family, mesh] = GetParam();
   CheckRules(mesh, family, /*most=*/20,
@@ -81,7 +81,7 @@ INSTANTIATE_TEST_SUITE_P(All, OpRulesOnOtherLayouts,
 
 class NormBackward : public testing::TestWithParam<bool> {};
 
-// Beside a gradient of the bias two sums would be due.
+// With the gradient of the bias, two sums would be pending.
 TEST_P(NormBackward, KeepsSumsWhereOnlyTheGradientOfXIsWanted) {
   const bool want_bias = GetParam();
   const MeshLayout mesh = *MeshLayout::Create({{"tp", 2}});
@@ -107,7 +107,7 @@ TEST_P(NormBackward, KeepsSumsWhereOnlyTheGradientOfXIsWanted) {
 
 INSTANTIATE_TEST_SUITE_P(All, NormBackward, testing::Bool());
 
-// What a case does not take is no part of what is picked from.
+// Combinations that a case rejects are not sampled.
 TEST(OpRuleCases, AsManyAreTriedAsACaseTakesOrMayBe) {
   RuleFamily family = {
       "equals",

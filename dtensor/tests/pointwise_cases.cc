@@ -11,8 +11,8 @@ namespace {
 using T = TensorSpan;
 using enum CaseInput::Kind;
 
-// Whether what is written in place has no pending reductions but sums: others
-// do not go through additions and products.
+// Returns whether the written operand has no pending reductions except sums,
+// because others do not commute with additions and products.
 bool WritesToSums(absl::Span<const Layout> layouts) {
   for (const AxisState& state : layouts[0].axis_states()) {
     if (state.is_partial() && state.op != ReduceOp::kSum &&

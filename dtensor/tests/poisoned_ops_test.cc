@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ops do after a collective has failed: with the data that did not come
-// they must not hide why.
+// Ops after a failed collective: missing data must not hide the error.
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -23,7 +22,7 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kRows = 5;
 
-/// Each reads indices that are out of range where they did not come.
+/// Each reads indices that are out of range if they were not received.
 struct IndexOp {
   std::string name;
   Tensor (*run)(const Tensor& values, const Tensor& indices);
@@ -53,8 +52,8 @@ const IndexOp kIndexOps[] = {
      }},
 };
 
-/// Gathers indices on a side stream, with a label of which rank 1 knows
-/// another, and then reads them.
+/// Gathers indices on a side stream, with a label that differs on rank 1, and
+/// then reads them.
 absl::Status ReadIndicesThatDidNotCome(World& world, const IndexOp& op) {
   CH_ASSIGN_OR_RETURN(const auto tp, world.Group("tp", {0, 1}, "gather"));
   const Tensor mine = Full({1}, world.rank(), kInt64);

@@ -52,7 +52,7 @@ class Trial {
     registers_.indices_below.push_back(input.indices_below);
   }
 
-  // False where the result would be too large.
+  // Returns false if the result would be too large.
   bool Add(const Instruction& call) {
     TensorList operands;
     for (int r : call.operands) operands.push_back(registers_.tensors[r]);
@@ -82,7 +82,7 @@ class Trial {
   Registers registers_;
 };
 
-// A register that nobody reads but the end of the program.
+// A register that only the end of the program reads.
 RandomProgram WithInput(const RandomProgram& program, size_t call) {
   Trial trial(program.mesh);
   for (const ProgramInput& input : program.inputs) trial.Add(input);
@@ -141,7 +141,7 @@ int64_t Below(int64_t n, std::mt19937& random) {
 RandomProgram MakeRandomProgram(const MeshLayout& mesh, std::mt19937& random) {
   RandomProgram program = {.mesh = mesh};
   program.twice = Below(2, random) == 0;
-  // Few sizes, so that registers meet.
+  // Few sizes, so that registers fit each other.
   const std::vector<int64_t> all = {0, 1, 1, 2, 3, 4, 5};
   std::vector<int64_t> palette;
   for (int i = 0; i < 3; ++i) {
@@ -174,7 +174,7 @@ RandomProgram MakeRandomProgram(const MeshLayout& mesh, std::mt19937& random) {
          .layout = WithoutPartials(RandomLayout(mesh, ndim, random))});
   }
   if (Below(3, random) == 0) {
-    // For the first input: of its sizes but for one dim.
+    // For the first input: of its sizes except for one dim.
     Shape like = program.inputs[0].sizes;
     const int64_t below = 1 + Below(3, random);
     if (Below(2, random) == 0) like = sizes(1);
@@ -252,7 +252,7 @@ std::vector<RandomProgram> Shrunk(const RandomProgram& program) {
   std::vector<RandomProgram> made;
   const int inputs = static_cast<int>(program.inputs.size());
   const int calls = static_cast<int>(program.instructions.size());
-  // What nobody reads, the last first.
+  // Removes what nothing reads, the last first.
   for (int i = calls - 1; i >= 0; --i) {
     if (Reads(program, inputs + i)) continue;
     RandomProgram less = program;

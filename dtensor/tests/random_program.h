@@ -3,8 +3,8 @@
 #define CROSSHATCH_DTENSOR_TESTS_RANDOM_PROGRAM_H_
 
 /// \file
-/// Random programs of ops, as values: they print, shrink, and run on plain
-/// tensors or on distributed ones (random_program_run.h).
+/// Random programs of ops, as values: they print, shrink, and run on plain or
+/// distributed tensors (random_program_run.h).
 
 #include <cstdint>
 #include <optional>
@@ -21,33 +21,34 @@ namespace crosshatch {
 
 struct OpKind;
 
-/// A tensor that a program starts from: small whole numbers by `seed`.
+/// An input of a program: small whole numbers from `seed`.
 struct ProgramInput {
   Shape sizes;
   DType dtype = kFloat64;
-  /// A leaf that requires a gradient.
+  /// Whether it is a leaf that requires a gradient.
   bool differentiable = false;
   int seed = 0;
-  /// Not 0: indices below it, in place of numbers.
+  /// If not 0, the input has indices below it instead of numbers.
   int64_t indices_below = 0;
-  /// How it lies on the program's mesh.
+  /// Its layout on the program's mesh.
   Layout layout;
-  /// The layout of the gradient that the end of the program sends back to it;
-  /// nullopt: whatever the ops give.
+  /// The layout of the gradient that the end of the program passes to it;
+  /// nullopt: that of the ops.
   std::optional<Layout> gradient = std::nullopt;
 };
 
-/// One call. Registers are the program's inputs, then the results of its calls.
+/// One call. Registers are the program's inputs, followed by the results of its
+/// calls.
 struct Instruction {
   const OpKind* kind;
   std::vector<int> operands;
-  /// Attributes, as the kind reads them.
+  /// Attributes, as interpreted by the kind.
   std::vector<int64_t> numbers;
-  /// Of the kinds that go to another layout.
+  /// For the kinds that change the layout.
   std::optional<Layout> layout;
-  /// Runs in NoGrad, as writes to views and leaves must.
+  /// Runs in NoGrad, as required for writes to views and leaves.
   bool no_grad = false;
-  /// Of the result, as ProgramInput::gradient.
+  /// For the result, as ProgramInput::gradient.
   std::optional<Layout> gradient = std::nullopt;
 };
 
@@ -55,9 +56,9 @@ struct RandomProgram {
   MeshLayout mesh;
   std::vector<ProgramInput> inputs;
   std::vector<Instruction> instructions;
-  /// Gradients of gradients are compared too.
+  /// Whether gradients of gradients are compared, too.
   bool twice = false;
-  /// Its kFloat64 stands for kFloat32; of exact calls alone.
+  /// Whether kFloat64 stands for kFloat32; for exact calls only.
   bool in_f32 = false;
 
   /// Returns the layout of the gradient that the end sends to register `r`.
@@ -65,51 +66,50 @@ struct RandomProgram {
     return r < inputs.size() ? inputs[r].gradient
                              : instructions[r - inputs.size()].gradient;
   }
-  /// One line for each register.
+  /// Returns one line for each register.
   std::string ToString() const;
 };
 
-/// What choosing the next call may look at; entries by register.
+/// The state for choosing the next call; entries by register.
 struct Registers {
   const MeshLayout& mesh;
-  /// In a dry run: sizes, strides and what shares memory.
+  /// Tensors of a dry run, for sizes, strides and shared memory.
   std::vector<Tensor> tensors;
   std::vector<bool> differentiable_leaf;
   /// ProgramInput::indices_below.
   std::vector<int64_t> indices_below;
-  /// Memory that some register may share or not: nothing is written there.
+  /// Memory that some register may or may not share; it is never written.
   std::vector<const Storage*> loose;
 
   bool IsLoose(int r) const;
 };
 
-/// One of the ops, and how programs call it.
+/// An op, and how programs call it.
 struct OpKind {
   const char* name;
-  /// Sets operands and attributes; false where no registers fit.
+  /// Sets operands and attributes; returns false if no registers fit.
   bool (*choose)(const Registers& registers, std::mt19937& random,
                  Instruction& call);
-  /// On plain and on distributed tensors alike.
+  /// Runs the call on plain or distributed tensors.
   Tensor (*run)(TensorSpan operands, const Instruction& call);
-  /// Writes its operand 0, and returns it.
+  /// Whether it writes its operand 0, and returns it.
   bool in_place = false;
-  /// The result may share memory with the operand, or not.
+  /// Whether the result may or may not share memory with the operand.
   bool loose = false;
-  /// Whole numbers give whole numbers, and so do gradients.
+  /// Whether whole numbers give whole numbers, also in gradients.
   bool exact = true;
 };
 
-/// All of them.
+/// Returns all kinds.
 const std::vector<OpKind>& OpKinds();
 
-/// A whole number from 0 to `n` - 1, each as likely.
+/// Returns a uniform whole number from 0 to `n` - 1.
 int64_t Below(int64_t n, std::mt19937& random);
-/// All but the mesh at random.
+/// Returns a program that is random except for its mesh.
 RandomProgram MakeRandomProgram(const MeshLayout& mesh, std::mt19937& random);
 
-/// Programs with a little less in them, the smallest first: shorter ones, ones
-/// in which a call's result is an input of its sizes, ones with inputs that lie
-/// whole on every rank.
+/// Returns smaller programs, the smallest first: shorter ones, ones in which a
+/// call's result is replaced by an input, ones with replicated inputs.
 std::vector<RandomProgram> Shrunk(const RandomProgram& program);
 
 }  // namespace crosshatch

@@ -18,8 +18,8 @@ namespace {
 using Random = std::mt19937;
 using Call = Instruction;
 
-// A register for which `fits` holds; false where there is none. The latest are
-// likelier, so that programs grow deep.
+// Chooses a register for which `fits` holds; returns false if there is none.
+// The latest are likelier, so that programs become deep.
 bool Choose(const Registers& r, Random& random, Call& call,
             const std::function<bool(int)>& fits) {
   std::vector<int> found;
@@ -72,7 +72,7 @@ bool BroadcastTo(ShapeView from, ShapeView to) {
   return true;
 }
 
-// Two of one dtype that broadcast to each other's sizes.
+// Two registers of one dtype that broadcast to each other's sizes.
 bool Pair(const Registers& r, Random& random, Call& call) {
   if (!Any(r, random, call)) return false;
   const Tensor& a = Chosen(r, call);
@@ -105,7 +105,7 @@ bool Reduced(const Registers& r, Random& random, Call& call) {
   return true;
 }
 
-// Largest and smallest elements: there has to be one.
+// For largest and smallest elements, which must exist.
 bool ReducedOfSome(const Registers& r, Random& random, Call& call) {
   if (!Reduced(r, random, call)) return false;
   const Shape& sizes = Chosen(r, call).sizes();
@@ -118,8 +118,8 @@ ShapeView DimsOf(const Call& call) {
   return ShapeView(call.numbers).subspan(1);
 }
 
-// What may be written: see Registers. The rest of what plain tensors refuse is
-// found out by trying.
+// What may be written: see Registers. Other failures of plain tensors are found
+// by trying.
 bool Writable(const Registers& r, Random& random, Call& call) {
   if (!Choose(r, random, call, [&](int i) {
         const Tensor& t = r.tensors[i];
@@ -130,7 +130,7 @@ bool Writable(const Registers& r, Random& random, Call& call) {
       })) {
     return false;
   }
-  // Where autograd records, leaves are refused.
+  // Where autograd records, leaves cannot be written.
   call.no_grad =
       r.differentiable_leaf[call.operands[0]] || Below(2, random) == 0;
   return true;
@@ -146,7 +146,7 @@ bool WritableAndSource(const Registers& r, Random& random, Call& call) {
   });
 }
 
-// (a, index) of equal sizes but for a dim, whose indices name a's elements.
+// (a, index) of equal sizes except for a dim, whose indices are valid for a.
 bool Indexed(const Registers& r, Random& random, Call& call) {
   return FloatDim(r, random, call) && Choose(r, random, call, [&](int i) {
            const Tensor& a = Chosen(r, call);
@@ -272,7 +272,7 @@ const std::vector<OpKind>* Made() {
       {"flatten",
        [](R r, Random& g, Call& c) {
          return Choose(r, g, c, [&](int i) {
-           // Of no elements, -1 could be any size.
+           // For no elements, -1 could be any size.
            return r.tensors[i].ndim() > 1 && r.tensors[i].numel() > 0 &&
                   r.tensors[i].is_contiguous();
          });
@@ -353,7 +353,7 @@ const std::vector<OpKind>* Made() {
        [](T t, C c) { return ScatterAdd(t[0], c.numbers[0], t[1], t[2]); }},
       {"scatter", Scattered,
        [](T t, C c) { return Scatter(t[0], c.numbers[0], t[1], t[2]); }},
-      // Other layouts, and borders; nothing on plain tensors.
+      // Other layouts, and the local/global boundary; nothing on plain tensors.
       {"redistribute",
        [](R r, Random& g, Call& c) {
          if (!Any(r, g, c)) return false;
@@ -367,7 +367,7 @@ const std::vector<OpKind>* Made() {
       {"to local and back", AnyFloat,
        [](T t, C) {
          if (!t[0].is_distributed()) return t[0];
-         // Through sums alone do local gradients pass.
+         // Local gradients pass through sums only.
          Layout layout = LayoutOf(t[0]);
          for (int axis = 0; axis < layout.mesh().ndim(); ++axis) {
            if (layout.state_of_axis(axis).is_partial()) {

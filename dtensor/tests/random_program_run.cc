@@ -48,8 +48,8 @@ Tensor Make(const RandomProgram& program, const ProgramInput& input) {
   return FromValues<int64_t>(input.sizes, indices);
 }
 
-// Undefined where none requires a gradient.
-// \param layout returns the layout of the gradient of tensor i, if it is given.
+// Undefined if none requires a gradient.
+// \param layout returns the layout of the gradient of tensor i, if one is set.
 Tensor WeightedSum(absl::Span<const Tensor> tensors, int seed,
                    const std::function<std::optional<Layout>(size_t)>& layout) {
   Tensor sum;
@@ -128,7 +128,7 @@ bool IsExact(const RandomProgram& program) {
                      [](const Instruction& call) { return call.kind->exact; });
 }
 
-// A number is a sum of products, of at most this many, that calls and their
+// A number is a sum of at most this many products, which calls and their
 // gradients add up; each addition rounds.
 double Tolerance(const RandomProgram& program, double largest) {
   if (IsExact(program)) return 0;
@@ -148,8 +148,8 @@ std::string Compare(const Tensor& actual, const Value& expected,
     return absl::StrCat("sizes ", ToString(actual.sizes()), ", should be ",
                         ToString(expected.sizes));
   }
-  // First, because it refuses a shadow of what was written meanwhile, whose
-  // history is stale too.
+  // First, because this checks for a write to the source of a possible copy,
+  // whose history is stale then, too.
   const Value value = ValueOf(actual);
   if (value.requires_grad != expected.requires_grad) {
     return absl::StrCat("requires a gradient: ", value.requires_grad);
@@ -166,7 +166,7 @@ std::string Compare(const Tensor& actual, const Value& expected,
   return same.ok() ? "" : absl::StrCat(actual.Describe(), ": ", same.message());
 }
 
-// All that is there is compared on every rank, whatever is wrong: comparing
+// Compares everything on every rank, even after a difference, because comparing
 // communicates.
 std::string CompareAll(const char* what, absl::Span<const Tensor> actual,
                        const std::vector<Value>& expected, double tolerance) {
@@ -239,7 +239,7 @@ ProgramOutcome RunPlain(const RandomProgram& program) {
 
 bool IsSmall(const RandomProgram& program, const ProgramOutcome& outcome) {
   if (!IsExact(program)) return outcome.largest < 0x1p24;
-  // Sums of parts and products on the way are below 2^13 times as large.
+  // Partial sums and products are below 2^13 times as large.
   return outcome.largest < (program.in_f32 ? 0x1p11 : 0x1p40);
 }
 

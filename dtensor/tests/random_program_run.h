@@ -3,8 +3,8 @@
 #define CROSSHATCH_DTENSOR_TESTS_RANDOM_PROGRAM_RUN_H_
 
 /// \file
-/// Runs random programs on plain tensors, and on distributed ones beside what
-/// came of the plain ones.
+/// Runs random programs on plain tensors, and on distributed ones, whose
+/// results it compares with those of the plain ones.
 
 #include <string>
 #include <vector>
@@ -13,7 +13,7 @@
 
 namespace crosshatch {
 
-/// What a program leaves behind, as numbers.
+/// The results of a program, as numbers.
 struct ProgramOutcome {
   struct Value {
     bool defined = false;
@@ -21,26 +21,27 @@ struct ProgramOutcome {
     Shape sizes;
     std::vector<double> elements;
   };
-  /// At the end: what was written in place shows.
+  /// At the end, including in-place writes.
   std::vector<Value> registers;
-  /// Of a weighted sum of all registers, by differentiable input; then those of
-  /// a weighted sum of these.
+  /// Gradients of a weighted sum of all registers, by differentiable input;
+  /// then those of a weighted sum of these.
   std::vector<Value> gradients;
   std::vector<Value> second_gradients;
-  /// Of all of these.
+  /// The largest magnitude of all of these.
   double largest = 0;
 };
 
-/// On the calling thread. What plain tensors refuse ends the process.
+/// Runs on the calling thread. A failed check ends the process.
 ProgramOutcome RunPlain(const RandomProgram& program);
 
-/// Whether every number that came of it is exact in any order of summation,
-/// or rounding stays far below the difference of two whole numbers.
+/// Returns whether every result is exact in any order of summation, or rounding
+/// is far below the difference of two whole numbers.
 bool IsSmall(const RandomProgram& program, const ProgramOutcome& outcome);
 
-/// On rank threads; also that replicas hold the same bits, and that gradients
-/// lie as their leaves do.
-/// \returns what is wrong beside `expected`; empty if nothing is.
+/// Runs on rank threads. Also checks that replicas hold the same bits, and that
+/// gradients have the layouts of their leaves.
+/// \returns a description of the difference from `expected`; empty if there is
+///     none.
 std::string RunDistributed(const RandomProgram& program,
                            const ProgramOutcome& expected);
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// Random programs of ops on distributed tensors beside the same on plain ones.
-/// CROSSHATCH_FUZZ_SEED sets the seed, CROSSHATCH_FUZZ_PROGRAMS the number of
-/// programs on each mesh. What fails is printed after everything was left out
-/// of it without which it fails too.
+/// Random programs of ops on distributed tensors, compared with the same on
+/// plain ones. CROSSHATCH_FUZZ_SEED sets the seed, CROSSHATCH_FUZZ_PROGRAMS the
+/// number of programs on each mesh. A failing program is reduced to what is
+/// necessary for the failure, and printed.
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -33,14 +33,14 @@
 namespace crosshatch {
 namespace {
 
-// What plain tensors refuse too: the program is none.
+// Also fails on plain tensors: the program is invalid.
 constexpr std::array<const char*, 2> kRefusedByPlain = {
     "was changed in place: it is at version",
     "a leaf that requires a gradient is written in place",
 };
 
-// What distributed tensors alone refuse, as their headers say: whole sentences,
-// so that no other refusal passes for one of these.
+// Documented failures of distributed tensors only: whole sentences, so that no
+// other failure matches.
 constexpr std::array<const char*, 7> kRefused = {
     // tensor/ops/in_place.h
     ": a view of a distributed tensor, or across the border to one, "
@@ -61,8 +61,8 @@ constexpr std::array<const char*, 7> kRefused = {
     ": its reductions are pending",
 };
 
-// And what reads like one of those: of a single element all layouts do, and
-// what forward took backward takes.
+// Similar messages that must not occur: of a single element all layouts exist,
+// and backward accepts what forward accepted.
 constexpr std::array<const char*, 3> kNoRefusal = {
     ": no layout of a tensor of sizes [] has",
     ", gradient of ",
@@ -76,8 +76,8 @@ bool ContainsAny(const std::string& text, absl::Span<const char* const> parts) {
   return false;
 }
 
-// Whether a program may be refused with `text`. One that writes nothing in
-// place may not be for a write.
+// Returns whether a program may fail with `text`. Only one that writes in place
+// may fail because of a write.
 bool MayBeRefused(const RandomProgram& program, const std::string& text) {
   const bool writes =
       std::any_of(program.instructions.begin(), program.instructions.end(),
@@ -92,9 +92,9 @@ struct Verdict {
   std::string text;
 };
 
-// A program that fails a check ends its process, so programs run in a child,
-// one after the other, and it says how far it got: a line "@plain", then
-// "@distributed", then one of the others.
+// A failed check ends the process, so programs run in a child, one after
+// another, which reports its progress: a line "@plain", then "@distributed",
+// then one of the others.
 [[noreturn]] void RunAll(absl::Span<const RandomProgram> programs, int out) {
   const rlimit no_core = {0, 0};
   setrlimit(RLIMIT_CORE, &no_core);
@@ -105,7 +105,7 @@ struct Verdict {
                 static_cast<ssize_t>(line.size()));
   };
   for (const RandomProgram& program : programs) {
-    // What hangs is ended, and so wrong.
+    // Ends a child that hangs, which is a failure.
     alarm(300);
     say("@plain");
     const ProgramOutcome expected = RunPlain(program);
@@ -179,7 +179,7 @@ std::vector<Verdict> Judge(absl::Span<const RandomProgram> programs) {
   return verdicts;
 }
 
-// The smallest found that is wrong too.
+// Returns the smallest failing program that was found.
 RandomProgram Shrink(RandomProgram program, std::string& text) {
   int left = 400;
   for (bool smaller = true; smaller;) {
@@ -225,7 +225,7 @@ TEST_P(RandomProgramsTest, GiveWhatOneDeviceGives) {
   std::cout << absl::StrJoin(tally, " ")
             << " agree, too large, refused by plain tensors, refused, wrong\n";
   EXPECT_EQ(tally[Verdict::kWrong], 0u);
-  // What is refused says nothing of what is right.
+  // Failing programs do not test results.
   EXPECT_GE(2 * tally[Verdict::kAgrees], count) << "programs too few that run";
   // A quarter at most, on two axes, and four deviations of that.
   EXPECT_LE(tally[Verdict::kRefused], 0.25 * count + 4 * std::sqrt(count / 5.3))

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// Random redistributions between rank threads, on one mesh and from one to
-/// another, beside a dense tensor. CROSSHATCH_FUZZ_SEED sets the seed,
+/// Random redistributions between rank threads, on one mesh and between meshes,
+/// compared with a dense tensor. CROSSHATCH_FUZZ_SEED sets the seed,
 /// CROSSHATCH_FUZZ_LOCAL_CASES the number of cases on one mesh; an eighth as
-/// many go from one mesh to another.
+/// many are between meshes.
 
 #include <gtest/gtest.h>
 
@@ -114,7 +114,7 @@ TEST(RedistributeLocalFuzzTest, RanksGetWhatTheDenseTensorHolds) {
           CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
                               InitDeviceMesh(world, AxesOf(layout)));
           for (size_t i = 0; i < batch.size(); ++i) {
-            // Half of them on a stream of their own.
+            // Half of them on a separate stream.
             Keep(Redistribute(PartOf(batch[i], mesh, world.rank()), batch[i].to,
                               {.async = i % 2 == 1}),
                  mesh, world.rank(), batch[i]);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// The blocks of a transformer on the layouts of tensor parallelism: equal to
-// the plain ones, and no more communication than the layouts ask for.
+// The blocks of a transformer in the layouts of tensor parallelism: equal to
+// the plain ones, without more communication than the layouts require.
 
 #include <gtest/gtest.h>
 
@@ -50,8 +49,8 @@ struct Placed {
   Layout layout;
 };
 
-// Runs `block` on plain tensors and on distributed ones, compares the results
-// and all gradients, and the collectives of the whole with `calls`.
+// Runs `block` on plain tensors and on distributed ones, and compares the
+// results, all gradients, and the collectives with `calls`.
 template <typename Block>
 void Compare(const DeviceMesh& mesh, const std::vector<Placed>& inputs,
              const std::string& calls, Block block) {
@@ -116,8 +115,8 @@ TEST(TensorParallel, SequenceParallelMlpGathersAndScatters) {
              {Fractions({7, 8}, 3), r2.WithShard(0, 0)},
              {Fractions({8, 7}, 4), r2.WithShard(0, 1)},
              {Fractions({8}, 5), r1}},
-            // Forward a gather and a scatter, backward their reverses, and the
-            // sum of the norm's weight gradient.
+            // In forward a gather and a scatter, in backward their reverses,
+            // and the sum of the norm's weight gradient.
             "all_gather:2 reduce_scatter:2 all_reduce:1", [&](TensorSpan t) {
               Tensor x = RmsNorm(t[0], t[4], 1e-5);
               if (x.is_distributed()) x = Redistribute(x, r3);

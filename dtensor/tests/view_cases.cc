@@ -37,7 +37,7 @@ std::vector<RuleCase> ViewCases() {
        [](T t) {
          return Expand(t[0], {2, 4, 3});
        }},
-      // Elements that lie in one place are exchanged between ranks.
+      // Elements that share memory are exchanged between ranks.
       {"slice of what was expanded",
        {{{5, 1}}},
        [](T t) {
@@ -125,7 +125,7 @@ std::vector<RuleCase> ViewCases() {
       {"select the only one",
        {{{3, 1, 2}}},
        [](T t) { return Select(t[0], 1, -1); }},
-      // No dim is left that a rank could have more of.
+      // No dim is left of which a rank could have more.
       {"select the only one of a vector",
        {{{1}}},
        [](T t) { return Select(t[0], 0, 0); }},
