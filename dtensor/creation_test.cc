@@ -156,8 +156,8 @@ TEST(DTensorCreation, CommunicatesNothing) {
   });
 }
 
-// The mask and the values of one device, on every mesh and layout, for parts
-// that are strided in memory too; and backward drops the same elements.
+// The mask and the values are those of one device, on every mesh and layout,
+// also for strided parts; backward drops the same elements.
 TEST(DTensorDropout, IsThatOfOneDevice) {
   const auto run = [](Tensor x) {
     x.set_requires_grad(true);
@@ -182,7 +182,7 @@ TEST(DTensorDropout, IsThatOfOneDevice) {
   }
 }
 
-// Each step has other attributes; the plans must not grow with them.
+// Each step has other attributes; the cache of plans must not grow with them.
 TEST(DTensorDropout, DrawsAnewEachStep) {
   OnMesh({2}, [](const DeviceMesh& mesh) {
     const Tensor x = Ones({64}, mesh, Whole(mesh, 1).WithShard(0, 0));
@@ -201,7 +201,7 @@ TEST(DTensorCreationDeathTest, RefusesLayoutsThatDoNotFit) {
       "Full of sizes \\[4\\] in the layout \\[R\\] of 2 dims");
 }
 
-// Shards of it have sizes that are there.
+// Its shards have valid sizes.
 TEST(DTensorCreationDeathTest, RefusesASizeThatIsNotThere) {
   EXPECT_DEATH(
       OnMesh({2},

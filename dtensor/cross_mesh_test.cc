@@ -78,7 +78,8 @@ int64_t AllToAllBytes(World& world) {
 void CheckAllPairs(int ranks, const MeshOf& before, const MeshOf& after,
                    const std::vector<Shape>& shapes) {
   std::mutex mutex;
-  // By pair: the most that a rank received in an exchange, and is to.
+  // By pair: the most that a rank received in an exchange, and the plan's
+  // value.
   std::vector<std::pair<int64_t, int64_t>> moved;
   OnTwoMeshes(
       ranks, before, after,
@@ -120,7 +121,7 @@ void CheckAllPairs(int ranks, const MeshOf& before, const MeshOf& after,
                   y.present()
                       ? Sum(Mul(y.tensor(), Replicated(weight, to_mesh)))
                       : y.tie();
-              // A rank on neither mesh has no part in it.
+              // A rank on neither mesh does not take part.
               if (x.present() || y.present()) {
                 const absl::Status status = Backward(loss);
                 if (!status.ok()) wrong = status.ToString();
@@ -184,8 +185,8 @@ TEST(CrossMesh, CountsTheCopyOfWhatRepeatsInMemory) {
               [](World& world, const DeviceMesh& from, const DeviceMesh& to) {
                 const Layout here = Layout::Replicated(from.layout(), 2);
                 const Layout there = Layout::Replicated(to.layout(), 2);
-                // Two rows that are one in memory, which an exchange may not
-                // read twice.
+                // Two rows that share memory, which an exchange must not read
+                // twice.
                 const Tensor rows = Expand(Numbers({1, 3}, 1), {2, 3});
                 CrossMeshTensor x = CrossMeshTensor::Absent(false);
                 if (world.rank() == 0) {
@@ -236,7 +237,7 @@ TEST(CrossMesh, TakesTheGradientInTheLayoutGiven) {
       });
 }
 
-// On ranks of both meshes nothing needs a tie: the sum of cubes.
+// If all ranks are on both meshes, nothing needs a tie: the sum of cubes.
 TEST(CrossMesh, TheGradientOfAGradientIsRight) {
   OnTwoMeshes(
       4, {{2, 2}, {0, 1, 2, 3}}, {{4}, {3, 1, 2, 0}},
@@ -307,7 +308,7 @@ TEST(CrossMeshDeathTest, RefusesWhatTheEndsDoNotDescribe) {
                                         .gradient = sums});
                   }),
       "RedistributeAcross: each summand of .*P.sum.* has the whole gradient");
-  // Nothing is exchanged, so that the result is a part of the source.
+  // Nothing is exchanged, so the result is a part of the source.
   EXPECT_DEATH(
       OnTwoMeshes(
           2, {{2}, {0, 1}}, {{2}, {1, 0}},

@@ -24,8 +24,8 @@ int64_t BytesReceived(World& world) {
   return bytes;
 }
 
-// Every layout from every rank: the values are the source's, and a rank takes
-// no more than its part.
+// Every layout from every rank: the values are the source's, and a rank
+// receives only its part.
 TEST(DistributeTensorFrom, TakesTheSourcesValues) {
   for (const std::vector<int>& shape :
        {std::vector<int>{1}, std::vector<int>{3}, std::vector<int>{2, 2}}) {

@@ -34,7 +34,7 @@ TEST(DTensor, DistributeTensorTakesEachRanksPart) {
           CH_EXPECT_EQ(MeshOf(t), mesh);
           CH_EXPECT_EQ(LocalTensor(t).sizes(),
                        layout.LocalShape(sizes, *mesh.coordinate()));
-          // Memory of its own and no more of it than the part has.
+          // Memory of its own, of the part's size.
           CH_EXPECT_EQ(LocalTensor(t).storage()->bytes(),
                        LocalTensor(t).numel() * 4);
           CH_EXPECT_EQ(Differs(t, dense), "");
@@ -44,7 +44,7 @@ TEST(DTensor, DistributeTensorTakesEachRanksPart) {
   }
 }
 
-// A list of placements stands for the layout that it gives.
+// A list of placements stands for its layout.
 TEST(DTensor, PlacementsAreEnough) {
   OnMesh({2, 3}, [](const DeviceMesh& mesh) {
     const Tensor dense = Numbers({5, 7}, 1);
@@ -140,8 +140,8 @@ TEST(DTensorDeathTest, RanksOffTheMeshHoldNoTensor) {
                "rank 2 is not on mesh\\(a=2\\) and can hold no tensor on it");
 }
 
-// Each rank goes on with its part by itself; the gradient layouts say how the
-// local gradients make up the whole one.
+// Each rank continues with its part; the gradient layouts declare how the local
+// gradients form the global one.
 TEST(DTensor, GradientsCrossBordersAsTheCallerSays) {
   OnMesh({2}, [](const DeviceMesh& mesh) {
     const Layout r = Whole(mesh, 1);
@@ -157,7 +157,7 @@ TEST(DTensor, GradientsCrossBordersAsTheCallerSays) {
     CH_EXPECT_EQ(
         Differs(LocalTensor(x.grad()), Full(LocalTensor(x).sizes(), mine)), "");
 
-    // Replicated, used for different things: the gradients add up.
+    // Replicated, and used differently: the gradients add up.
     Tensor y = Spread(dense, mesh, r);
     y.set_requires_grad(true);
     status.Update(Backward(Sum(Mul(ToLocal(y, sums), mine))));
@@ -391,7 +391,7 @@ TEST(DTensorDeathTest, RefusesPlainTensorsAmongDistributedOnes) {
                "mul: input 1, a plain tensor .* requires a gradient");
 }
 
-// A replicated leaf, of which a sharded op used a part: its gradient has to be
+// A replicated leaf that a sharded op used a part of: its gradient has to be
 // gathered.
 TEST(DTensorDeathTest, GradientsThatHaveToConformAreImplicit) {
   EXPECT_DEATH(
@@ -419,7 +419,7 @@ TEST(DTensorDeathTest, RefusesToWriteToAViewThatWasCopied) {
                "fill_in_place: .* cannot be written");
 }
 
-// A slice of what is replicated is a part of this rank's copy.
+// A slice of a replicated tensor is a part of this rank's copy.
 TEST(DTensorDeathTest, RefusesToWriteToAPartOfAReplica) {
   for (const auto& to :
        {+[](const Layout& r) { return r.WithShard(0, 0); },
@@ -454,7 +454,7 @@ TEST(DTensor, WritesToWhatIsRedistributedIntoMemoryOfItsOwn) {
         Redistribute(whole, r.WithShard(0, 0), {.forward_dtype = kFloat64});
     MulInPlace(wide, 2);
     CH_EXPECT_EQ(Differs(whole, dense), "");
-    // Another name of the same shards: written on every rank alike.
+    // The same shards under another layout: written on every rank alike.
     const Layout by_five = r.WithDim(0, {.axes = {0}, .unit = 3});
     const Tensor named = Redistribute(rows, by_five);
     FillInPlace(named, 1);
@@ -477,7 +477,7 @@ TEST(DTensor, DetachKeepsTheLayoutAndLeavesTheGraph) {
   });
 }
 
-// Each of these would lose a reduction of the gradient, or do it twice.
+// Each of these would lose a reduction of the gradient, or perform it twice.
 TEST(DTensorDeathTest, RefusesGradientsThatCannotBeOnesOfTheTensor) {
   struct Declared {
     ReduceOp tensor;

@@ -27,7 +27,7 @@ Layout AllSums(const DeviceMesh& mesh, int ndim) {
   return layout;
 }
 
-// `layout`'s axes that split nothing turned to sums.
+// Returns `layout` with pending sums on the axes that split nothing.
 Layout SumsElsewhere(const Layout& layout) {
   Layout sums = layout;
   for (int axis = 0; axis < layout.mesh().ndim(); ++axis) {
@@ -53,8 +53,8 @@ Product Differentiated(const Tensor& y, const Tensor& x, const Tensor& w) {
   return {y, x.grad(), w.grad()};
 }
 
-// x [rows, 5] w [5, 4]: rows split in every way (uneven and empty parts
-// included), w on every rank, whose gradient each rank has a summand of.
+// x [rows, 5] w [5, 4]: rows split in every way (including uneven and empty
+// parts), w on every rank, which has a summand of its gradient.
 TEST(LocalMap, SplitsRows) {
   for (const std::vector<int>& shape :
        {std::vector<int>{2}, std::vector<int>{3}, std::vector<int>{2, 2}}) {
@@ -128,8 +128,8 @@ TEST(LocalMap, GivesSummands) {
   }
 }
 
-// What all ranks do alike has the whole gradient on each; declared as summands
-// it would count once for each rank.
+// If all ranks compute the same, each has the whole gradient; declared as
+// summands it would count once per rank.
 TEST(LocalMap, TellsWholeGradientsFromSummands) {
   OnMesh({3}, [](const DeviceMesh& mesh) {
     const Layout whole = Whole(mesh, 1);
@@ -171,8 +171,8 @@ TEST(LocalMap, TakesPlainTensorsAndNoGradients) {
   });
 }
 
-// Axes that do not take part replicate, and its gradients there are whole or
-// summands as the declaration says.
+// Other axes replicate, and the gradients along them are whole or summands, as
+// declared.
 TEST(LocalMap, KeepsOtherAxes) {
   OnMesh({2, 2}, [](const DeviceMesh& mesh) {
     const Layout rows = Whole(mesh, 2).WithShard(0, 0);
@@ -234,7 +234,7 @@ TEST(LocalMap, RefusesWrongDeclarations) {
     expect("gave 1 outputs, 2 are declared", x, {{{rows, rows}}, {out, out}});
     expect("gradients go through pending sums only", x,
            {{{averages, whole}}, {out}, true});
-    // Without a gradient none of its layouts matters.
+    // Without a gradient, its layouts do not matter.
     const auto y =
         LocalMap([](TensorSpan t) -> TensorList { return {Mul(t[0], 2)}; },
                  {constant}, mesh, {{{rows}}, {{rows, {4}}}});

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// Redistributions on a stream of their own: who uses the result waits, and
-/// nobody else does. Runs on adversarial streams with several seeds, on which
-/// whatever is not ordered comes out wrong.
+/// Redistributions on a separate stream: users of the result wait, and nobody
+/// else. Runs on adversarial streams with several seeds, on which anything
+/// unordered gives wrong results.
 
 #include <gtest/gtest.h>
 
@@ -52,7 +52,7 @@ TEST(AsyncRedistribute, TheFirstUseWaits) {
         const Tensor x = Spread(dense, mesh, from);
         const Tensor y = Redistribute(x, to, kAsync);
         std::string wrong;
-        // An op, another redistribution, the local part, the whole.
+        // An op, another redistribution, the local part, the global tensor.
         switch (i++ % 4) {
           case 0:
             wrong = Differs(Mul(y, 2), twice);
@@ -87,13 +87,13 @@ TEST(AsyncRedistribute, WhatIsDroppedHarmsNobody) {
         Tensor y = Redistribute(x, to, kAsync);
         const int64_t numel = LocalTensor(x).numel();
         if (i % 2 == 0) {
-          // The result: its memory is written by somebody else next.
+          // The result: its memory is reused next.
           y = Tensor();
           const Tensor next =
               Full(LocalTensor(Spread(dense, mesh, to)).sizes(), 7);
           CH_EXPECT_EQ(Differs(next, Full(next.sizes(), 7)), "");
         } else {
-          // The source: its memory is, before it was read.
+          // The source: its memory is reused before it was read.
           x = Tensor();
           const Tensor next = Full({numel}, -100);
           CH_EXPECT_EQ(Differs(y, dense), "");
@@ -123,7 +123,7 @@ TEST(AsyncRedistribute, EveryStreamThatUsesItWaits) {
   });
 }
 
-// Its elements are one in memory, which is copied before it is sent.
+// Its elements share memory, which is copied before it is sent.
 TEST(AsyncRedistribute, TheSourceIsReadAfterItWasWritten) {
   OnAdversarialMeshes({2}, [](const DeviceMesh& mesh) {
     const Layout r = Layout::Replicated(mesh.layout(), 2);

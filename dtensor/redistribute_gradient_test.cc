@@ -2,7 +2,7 @@
 
 /// \file
 /// First and second derivatives through every redistribution, with the gradient
-/// coming back in every layout that it can.
+/// in every layout that it can have.
 
 #include <gtest/gtest.h>
 
@@ -24,8 +24,8 @@
 namespace crosshatch {
 namespace {
 
-/// The layouts that gradients of a tensor in `layout` may have: what replicates
-/// may have pending sums.
+/// Returns the layouts that gradients of a tensor in `layout` may have:
+/// replicated axes may have pending sums.
 std::vector<Layout> GradientLayouts(const Layout& layout) {
   std::vector<Layout> layouts = {layout};
   for (int axis = 0; axis < layout.mesh().ndim(); ++axis) {
@@ -60,16 +60,16 @@ void CheckGradients(const std::vector<int>& shape, const Shape& sizes) {
           const Tensor part =
               ToLocal(Redistribute(x, to), /*grad_layout=*/gradient);
           // The ranks' parts of the weight in that layout: the gradient of the
-          // sum of what they multiply is the weight.
+          // sum of their products is the weight.
           const Tensor factor = LocalTensor(Spread(weight, mesh, gradient));
           TensorList first = Gradients(Sum(Mul(part, factor)), inputs).value();
           CH_EXPECT_EQ(Differs(first[0], weight), "") << name;
-          // Where nothing is redistributed the gradient stays as it is.
+          // Without redistribution the gradient does not change.
           if (from != to && !from.is_partial()) {
             CH_EXPECT_EQ(LayoutOf(first[0]), from) << name;
           }
 
-          // Squares of summands are no summands of squares.
+          // Squares of summands are not summands of squares.
           if (to.is_partial()) continue;
           const Tensor again =
               ToLocal(Redistribute(x, to), /*grad_layout=*/gradient);

@@ -44,7 +44,7 @@ std::string PairName(const Layout& from, const Layout& to, ShapeView sizes) {
 void CheckAllPairs(const std::vector<int>& shape,
                    const std::vector<Shape>& sizes_list) {
   std::mutex mutex;
-  // By pair: what the plan says, and the most that a rank received.
+  // By pair: the plan's cost, and the most that a rank received.
   struct Moved {
     RedistributeCost planned;
     int64_t received = 0;
@@ -85,7 +85,7 @@ void CheckAllPairs(const std::vector<int>& shape,
     }
   });
   for (const Moved& pair : moved) {
-    // Of several steps, each may have another rank that receives most.
+    // In each of several steps another rank may receive the most.
     if (pair.planned.launches <= 1) {
       EXPECT_EQ(pair.planned.bytes, pair.received);
     } else {
@@ -147,7 +147,7 @@ TEST(Redistribute, DoesAllReductions) {
             Differs(Redistribute(x, to), Full(sizes, expected));
         CH_EXPECT_EQ(wrong, "");
       }
-      // And back: what is reduced again is the same.
+      // And back: reducing again gives the same.
       const Tensor back =
           Redistribute(Redistribute(x, r), r.WithPartial(0, op));
       const std::string wrong = Differs(back, Full(sizes, expected));
@@ -189,7 +189,7 @@ TEST(Redistribute, IsTheTensorItselfWhereNothingChanges) {
     const Layout rows = Layout::Replicated(mesh.layout(), 1).WithShard(0, 0);
     const Tensor x = Spread(Numbers({5}, 1), mesh, rows);
     CH_EXPECT_TRUE(Redistribute(x, rows).SameAs(x));
-    // Units that cut alike: another layout of the same memory.
+    // Units with the same shards: another layout of the same memory.
     const Layout units = Layout(mesh.layout(), {{.axes = {0}, .unit = 3}});
     const Tensor same = Redistribute(x, units);
     CH_EXPECT_EQ(LocalTensor(same).raw_data(), LocalTensor(x).raw_data());
@@ -214,7 +214,7 @@ TEST(Redistribute, CopiesNothingOnTheWay) {
 TEST(Redistribute, CountsTheCopyOfWhatRepeatsInMemory) {
   OnMesh({2}, [](const DeviceMesh& mesh) {
     RankContext& context = mesh.world().context();
-    // Two rows that are one in memory, which a collective may not read twice.
+    // Two rows that share memory, which a collective must not read twice.
     const Tensor local = Expand(Numbers({1, 3}, 1), {2, 3});
     const Layout rows = Layout(mesh.layout(), {{.axes = {0}}, {}});
     const Layout whole = Layout(mesh.layout(), {{}, {}});
@@ -252,7 +252,7 @@ TEST(Redistribute, KeepsToABoundOnMemory) {
         r.WithPartial(0, ReduceOp::kSum).WithPartial(1, ReduceOp::kSum);
     const Tensor x = Spread(dense, mesh, sums);
     Allocator& allocator = RankContext::Current().allocator();
-    // Elements held at once, those of `x` included.
+    // Returns the elements held at once, including those of `x`.
     const auto peak = [&](const RedistributeOptions& options) {
       const int64_t before = allocator.stats().current_total;
       allocator.ResetPeaks();
@@ -266,7 +266,7 @@ TEST(Redistribute, KeepsToABoundOnMemory) {
     for (int i = 0; i < 2; ++i) {
       CH_EXPECT_LE(peak({.max_elements = bound}), bound);
     }
-    // The bound is not the gradient's: that is gathered whole.
+    // The bound does not apply to the gradient, which is gathered.
     Tensor leaf = Spread(dense, mesh, sums);
     leaf.set_requires_grad(true);
     const absl::Status status = Backward(
@@ -316,7 +316,7 @@ TEST(Redistribute, WeighsByTheCallersModelForwardAndBack) {
       const Tensor y = Redistribute(x, r, options);
       CH_EXPECT_EQ(launches() - before == 1, at_once);
       CH_EXPECT_EQ(Differs(y, dense), "");
-      // A sum comes back, and is scattered by the same model.
+      // The incoming sum is scattered by the same model.
       const Tensor part = ToLocal(
           y, r.WithPartial(0, ReduceOp::kSum).WithPartial(1, ReduceOp::kSum));
       before = launches();
@@ -365,7 +365,7 @@ TEST(Redistribute, IsCountedAndLogged) {
   }
 }
 
-// A sum that is due before Exp may follow.
+// A sum that is reduced before Exp.
 Tensor HiddenSum(const DeviceMesh& mesh) {
   return Exp(Spread(
       Numbers({4}, 1), mesh,
@@ -379,7 +379,7 @@ TEST(Redistribute, ScopesOfImplicitOnesNest) {
     const Tensor x = Spread(Numbers({4}, 1), mesh, rows);
     const Tensor whole = Replicated(Numbers({4}, 2), mesh);
     const ForbidImplicitRedistribution forbid;
-    // Asked for, or nothing moves: `whole` is cut where it lies.
+    // Explicit, or without communication: `whole` is sliced in place.
     Redistribute(x, Layout::Replicated(mesh.layout(), 1));
     CH_EXPECT_EQ(Differs(Add(x, whole), Add(Numbers({4}, 1), Numbers({4}, 2))),
                  "");

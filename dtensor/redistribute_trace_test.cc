@@ -55,8 +55,8 @@ TEST(RedistributeTrace, ReadsWellAndPassesOn) {
   for (const Counter& counter : counters) EXPECT_GT(counter.events, 5);
 }
 
-// What an op does by itself, and the gradient of what the user asked for, the
-// user did not ask for by itself.
+// Redistributions within an op, and the gradient of an explicit one, are not
+// explicit.
 TEST(RedistributeTrace, TellsWhatOpsAndGradientsDo) {
   OnMesh({2}, [](const DeviceMesh& mesh) {
     const Layout r = Layout::Replicated(mesh.layout(), 1);

@@ -23,13 +23,13 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kWidth = 3;
 
-// How many rows rank `from` gives to rank `to` in round `round`: uneven, some
-// none, in the last round none at all.
+// Returns the rows that rank `from` sends to rank `to` in round `round`:
+// uneven, some none, in the last round none at all.
 int64_t Given(int from, int to, int round) {
   return round == 2 ? 0 : (from * 2 + to + round) % 4;
 }
 
-// Row `i` of those that `from` gives to `to`.
+// Returns row `i` of those that `from` sends to `to`.
 float Value(int from, int to, int64_t i) {
   return static_cast<float>(100 * from + 10 * to + i);
 }
@@ -94,7 +94,7 @@ TEST(RowExchangeTest, MovesRowsThereAndGradientsBack) {
           CH_EXPECT_EQ(stats.bytes - bytes,
                        (Sum(rows.take) - own) * kWidth *
                            static_cast<int64_t>(sizeof(float)));
-          // Of the sum of squares: twice what went there.
+          // For the sum of squares: twice what was sent.
           CH_RETURN_IF_ERROR(Backward(crosshatch::Sum(Square(y))));
           CH_EXPECT_EQ(x.grad().ToVector<float>(),
                        Mul(x.Detach(), 2).ToVector<float>());
@@ -105,7 +105,7 @@ TEST(RowExchangeTest, MovesRowsThereAndGradientsBack) {
   }
 }
 
-// Both ranks interleave what they take: rows of peer 0 at even places.
+// Both ranks interleave what they receive: rows of peer 0 at even positions.
 TEST(RowExchangeTest, RunsNameTheFinalPlaces) {
   OnMesh({2}, [](const DeviceMesh& mesh) -> absl::Status {
     const auto rank = static_cast<float>(*mesh.index(0));
@@ -149,7 +149,7 @@ TEST(RowExchangeTest, CountsThatDifferAreAnErrorOfEveryRank) {
       StatusOfRanks(2, [](World& world) -> absl::Status {
         CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
                             InitDeviceMesh(world, {{"ep", 2}}));
-        // Rank 0 gives one row to rank 1, which takes two.
+        // Rank 0 sends one row to rank 1, which expects two.
         const bool gives = world.rank() == 0;
         AllToAllRows(
             Ones({gives ? 1 : 0, 2}),

@@ -22,8 +22,8 @@ namespace {
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-// What VerifiedFromLocal says on each rank of a mesh (a=2, b=2) where rank 3
-// alone gives `odd`.
+// The result of VerifiedFromLocal on each rank of a mesh (a=2, b=2) on which
+// only rank 3 has `odd`.
 struct Given {
   Shape part = {2, 3};
   Shape sizes = {4, 3};
@@ -69,7 +69,7 @@ TEST(VerifyReplicas, FindsTheReplicaThatDiffers) {
       const Tensor t = Spread(Numbers({5, 4}, 1), mesh, layout);
       const absl::Status good = VerifyReplicas(t);
       CH_EXPECT_OK(good);
-      // The last rank's part, where it has one that another replicates too.
+      // The last rank's part, if another rank replicates it.
       const Tensor local = LocalTensor(t);
       const bool replicated = !layout.IsOwner(MeshCoordinate{1, 2});
       const bool empty = layout.LocalBox({5, 4}, MeshCoordinate{1, 2}).empty();

@@ -240,8 +240,8 @@ TEST_F(AllocatorTest, AdversaryFillsWhatItLeases) {
   }
 }
 
-// Of a device of `capacity` bytes. What went back is filled, and stays where it
-// is, so that a use after that shows.
+// Memory of `capacity` bytes. Returned memory is filled and stays mapped, so
+// that a use after the return is detected.
 class SmallMemory : public MemorySource {
  public:
   SmallMemory(int64_t capacity, int64_t* wrong)
@@ -295,7 +295,8 @@ TEST_F(AllocatorTest, WhatIsFreeGoesBackWhereThereIsNoMore) {
   auto allocator = MakeCachingAllocator(Device::Cpu(), std::move(memory));
   const Block kept = allocator->Allocate(kKiB, kActivation, *compute_);
   std::memset(kept.data(), 7, kKiB);
-  // Ever other sizes, by turns on two streams, that fit one by one.
+  // Sizes that never repeat, alternating between two streams, that fit one by
+  // one.
   for (int64_t kib : {2, 3, 4, 5, 6, 7, 8, 9}) {
     const Block block = allocator->Allocate(kib * kKiB, kActivation,
                                             kib % 2 == 0 ? *compute_ : *side_);
@@ -318,15 +319,14 @@ TEST_F(AllocatorTest, NothingGoesBackWhileThereIsMore) {
   allocator->Allocate(3 * kKiB, kActivation, *side_);
   allocator->Allocate(4 * kKiB, kActivation, *compute_);
   EXPECT_EQ(allocator->reserved_bytes(), 9 * kKiB);
-  // The last one goes again to who asks for it.
+  // The last one is leased again.
   allocator->Allocate(4 * kKiB, kActivation, *compute_);
   EXPECT_EQ(allocator->reserved_bytes(), 9 * kKiB);
   allocator->Allocate(kKiB, kActivation, *compute_);
   EXPECT_EQ(allocator->reserved_bytes(), kKiB);
 }
 
-// Tasks that come late write to what they were given, on its own stream and on
-// another.
+// Late tasks write to their blocks, on their own stream and on another.
 TEST_F(AllocatorTest, WhatIsInUseGoesBackWhenThatIsDone) {
   int64_t wrong = 0;
   for (uint64_t seed = 1; seed <= 5; ++seed) {
@@ -478,7 +478,7 @@ TEST(AccountingAllocatorTest, HandsOutNoMemory) {
 
 using AllocatorDeathTest = AllocatorTest;
 
-// Has nothing to give beyond 100 bytes a block.
+// Fails for more than 100 bytes per block.
 class PoorAllocator : public Allocator {
  public:
   Device device() const override { return Device::Cpu(); }

@@ -102,7 +102,7 @@ TEST(BackwardTest, TakesTheGradientOfTheRoot) {
   EXPECT_THAT(x.grad().ToVector<double>(), ElementsAre(3, 30));
 }
 
-// The gradient given may be one that the run adds to, or a part of one.
+// The given gradient may be one that the run adds to, or a part of one.
 TEST(BackwardTest, ReadsTheGivenGradientAsItWas) {
   const Tensor x = Leaf({1, 1, 1});
   const Tensor z = Leaf({1, 1, 1});
@@ -214,7 +214,7 @@ TEST(HookTest, RunInOrderAroundEachNode) {
     node->AddPostHook([&log, name] { log.push_back("post " + name); });
     return node;
   };
-  // What stands for a leaf lives as long as somebody holds it.
+  // The node of a leaf lives as long as it is referenced.
   const auto x_node = watch(x, "x");
   const auto y_node = watch(y, "y");
   watch(a, "a");
@@ -439,7 +439,7 @@ TEST(InPlaceTest, MakesNoCycle) {
   EXPECT_EQ(context.allocator().stats().current_total, before);
 }
 
-// Of no elements, every shape is contiguous, and none is one with another.
+// Without elements every shape is contiguous, and none shares elements.
 TEST(BackwardTest, AddsUpGradientsOfNoElements) {
   for (const Shape& sizes : {Shape{3, 0}, Shape{0, 3}, Shape{0, 0}}) {
     const Tensor c = Ones(sizes, kFloat64).set_requires_grad(true);
@@ -454,8 +454,8 @@ TEST(BackwardTest, AddsUpGradientsOfNoElements) {
   }
 }
 
-// The gradient of a sum is expanded: of no elements it counts as contiguous,
-// and is not one to add to.
+// The gradient of a sum is expanded: without elements it counts as contiguous,
+// but must not be added to.
 TEST(BackwardTest, AddsToExpandedGradientsOfNoElements) {
   for (const Shape& sizes : {Shape{3, 0}, Shape{0, 3}, Shape{0, 0}}) {
     const Tensor c = Ones(sizes, kFloat64).set_requires_grad(true);

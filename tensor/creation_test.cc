@@ -17,7 +17,7 @@ using ::testing::IsEmpty;
 constexpr DType kAllDTypes[] = {kFloat32, kFloat64, kBFloat16, kFloat16,
                                 kInt32,   kInt64,   kUInt16,   kBool};
 
-// On the inline stream and on one that an adversary defers.
+// On the inline stream and on an adversarial one.
 class CreationTest : public ::testing::TestWithParam<uint64_t> {
  protected:
   RankContext rank_{{.adversarial_seed = GetParam()}};

@@ -18,7 +18,7 @@ TEST(ElementHashTest, IsOfTheElementsInTheirOrder) {
   EXPECT_NE(hash, "");
   EXPECT_EQ(HashOfElements(FromValues<float>({6}, {1, 2, 3, 4, 5, 6})), hash);
   EXPECT_NE(HashOfElements(FromValues<float>({6}, {1, 2, 3, 4, 6, 5})), hash);
-  // As strides have them, and not as they lie.
+  // By strides, not in memory order.
   EXPECT_EQ(HashOfElements(
                 Permute(FromValues<float>({3, 2}, {1, 4, 2, 5, 3, 6}), {1, 0})),
             hash);
@@ -26,7 +26,7 @@ TEST(ElementHashTest, IsOfTheElementsInTheirOrder) {
             HashOfElements(FromValues<float>({3}, {0, 0, 0})));
 }
 
-// Of more than is read at a time, the last element too.
+// Of a tensor larger than one read, including its last element.
 TEST(ElementHashTest, ReadsAll) {
   constexpr int64_t kMany = (int64_t{16} << 20) / 4 + 1;
   const Tensor many = Zeros({kMany}, kFloat32);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// What is asked of an op's gradient (op.h, node.h), beside ops that get it
-/// wrong.
+/// The requirements on an op's gradient (op.h, node.h), with ops that violate
+/// them.
 
 #include <cstdint>
 #include <memory>
@@ -28,7 +28,7 @@ Tensor Leaf(const std::vector<double>& values) {
 
 absl::Status BackwardOfSum(const Tensor& a) { return Backward(Sum(a)); }
 
-// A copy whose gradient is wrong in the way that it is told.
+// A copy whose gradient is wrong in a given way.
 class FaultyOp final : public Op {
  public:
   enum class Fault {
@@ -86,7 +86,7 @@ class FaultyOp final : public Op {
 };
 
 absl::Status BackwardThrough(FaultyOp::Fault fault) {
-  // Of an input that is no leaf: its sizes are what the graph knows of it.
+  // For an input that is not a leaf: the graph has its sizes.
   const Tensor between = Mul(Leaf({1, 2}), 2.0);
   return BackwardOfSum(Apply1(FaultyOp(fault), {&between, 1}));
 }
@@ -114,7 +114,7 @@ TEST(OpGradientTest, RefusesASizeThatALeafDoesNotHave) {
   const Tensor leaf = Leaf({1, 2});
   const Tensor y = Apply1(FaultyOp(FaultyOp::Fault::kSizes), {&leaf, 1});
   EXPECT_DEATH(BackwardOfSum(y).IgnoreError(), "op faulty gave the gradient");
-  // What a leaf gets is converted.
+  // The gradient of a leaf is converted.
   const Tensor z = Apply1(FaultyOp(FaultyOp::Fault::kDType), {&leaf, 1});
   ASSERT_TRUE(BackwardOfSum(z).ok());
   EXPECT_EQ(leaf.grad().dtype(), kFloat64);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Tensors as text (tensor.h).
+// Printing of tensors (tensor.h).
 
 #include <string>
 
@@ -21,7 +21,7 @@ TEST(PrintTest, AlignsColumns) {
             "f32[2, 3] on cpu\n"
             "[[    1,  -2.5,     3],\n"
             " [1e-07,   0.1, 12345]]");
-  // As the tensor says, not as memory lies.
+  // In the tensor's order, not in memory order.
   EXPECT_EQ(ToString(Transpose(x, 0, 1)),
             "f32[3, 2] on cpu\n"
             "[[    1, 1e-07],\n"

@@ -160,7 +160,7 @@ TEST(RankContextTest, TellsTheWaitGraph) {
                     [&](const std::string&) { stalled = true; });
     EXPECT_FALSE(stalled);
   }
-  // The rank has finished and will never come.
+  // The rank has finished and will never arrive.
   EXPECT_TRUE(stalled);
   graph.EndWait(peer);
 }
@@ -187,7 +187,7 @@ TEST(RankContextTest, LogsAllocationsToItsSink) {
   EXPECT_EQ(second.events, 2);
 }
 
-// Gives back what it gets, and keeps in mind what that was.
+// Returns what it receives, and records it.
 class NotingDecorator : public ContextDecorator {
  public:
   std::unique_ptr<Stream> Decorate(std::unique_ptr<Stream> stream) override {

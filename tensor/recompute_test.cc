@@ -129,8 +129,8 @@ TEST(RecomputedTest, KnowsTheSecondRun) {
   EXPECT_FALSE(InRecomputation());
   ASSERT_TRUE(Backward(Sum(y)).ok());
   EXPECT_FALSE(InRecomputation());
-  // The inner part's second run asks for its input, and the outer part's, which
-  // makes that, runs the inner one once as well.
+  // The inner part's second run requests its input, and the outer part's second
+  // run, which computes that, runs the inner one once, too.
   EXPECT_EQ(seen, (std::vector<bool>{false, true, true}));
 }
 
@@ -170,7 +170,7 @@ TEST(RecomputedTest, HasGradientsOfGradients) {
   EXPECT_EQ(second[0], second[1]);
 }
 
-// What a chain of `parts` takes at most: inputs [16, 8], 32 in the middle.
+// Returns the peak for a chain of `parts`: inputs [16, 8], 32 in the middle.
 int64_t PeakOfActivations(int parts, bool recomputed) {
   RankContext& context = RankContext::Current();
   const Tensor up = Leaf({32, 8}, 1);
@@ -203,7 +203,7 @@ TEST(RecomputedTest, HoldsTheInputsOfPartsAndTheActivationsOfOne) {
   }
 }
 
-// State of a program, here a factor, that is another when backward comes.
+// State of a program, here a factor, that has changed by the time of backward.
 TEST(RecomputedTest, FindsWhatItCapturedInForward) {
   for (const bool retained : {false, true}) {
     std::vector<std::vector<float>> gradients[2];
@@ -285,7 +285,7 @@ TEST(RecomputedTest, NamesWhatIsNotTheSame) {
   EXPECT_DEATH(changed_input(), HasSubstr("layers.3: a tensor that its"));
 }
 
-// No node saves a bias, but what is made again depends on it.
+// No node saves a bias, but the recomputed values depend on it.
 TEST(RecomputedTest, NamesParametersThatNoNodeSaves) {
   const auto steps_before_backward = [](bool within_another) {
     const Tensor x = Leaf({2}, 1);

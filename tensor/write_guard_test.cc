@@ -28,7 +28,7 @@ TEST(WriteGuardTest, LetsReadersEndBeforeTheFirstWrite) {
   // Reads, and writes elsewhere.
   AddInPlace(other, Add(a, b));
   EXPECT_EQ(calls, 0);
-  // A view writes to the memory of what it is a view of.
+  // A view writes to the memory of its base.
   FillInPlace(Slice(b, 0, 2, 3), 7);
   EXPECT_EQ(calls, 1);
   EXPECT_EQ(seen, 2);

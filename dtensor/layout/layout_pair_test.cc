@@ -22,7 +22,7 @@ std::vector<Layout> Layouts(const MeshLayout& mesh) {
   return layouts;
 }
 
-/// What the members of a group hold of `wanted`, which they hold once.
+/// Returns how much of `wanted` the members of a group hold, each element once.
 int64_t HeldBy(const std::vector<int>& ranks, const Layout& from,
                ShapeView shape, const Box& wanted) {
   std::vector<Box> counted;
@@ -114,8 +114,8 @@ TEST(LayoutPairTest, NeededAxesAreTheFewestThatDo) {
         EXPECT_TRUE(std::is_sorted(needed.begin(), needed.end()));
         EXPECT_TRUE(suffices(needed))
             << from.ToString() << " -> " << to.ToString() << " of " << size;
-        // An axis that is gone although all chunks along it but the first are
-        // empty is looked along all the same.
+        // An axis that no longer splits is needed even if all chunks along it
+        // but the first are empty.
         if (size < mesh.size()) continue;
         for (int axis : needed) {
           AxisList fewer;

@@ -149,8 +149,8 @@ TEST(LayoutTest, PlacementsRoundTripForEveryOrder) {
   EXPECT_EQ(texts.size(), 24u * 5u);
 }
 
-// Every layout from placements, axes of each order and pending sums included,
-// is the one from its axes' names, and prints them.
+// Every layout from placements, including axes in each order and pending sums,
+// equals the one from its axes' names, and prints them.
 TEST(LayoutTest, AxisNamesGiveTheLayoutOfPlacements) {
   for (const std::vector<int>& sizes :
        std::vector<std::vector<int>>{{3}, {2, 3}, {2, 2, 2}}) {
@@ -329,7 +329,7 @@ TEST(LayoutTest, FineAxesSplitSingleElementsBeneathUnits) {
   EXPECT_EQ(layout.DimInterval(0, 12, {1, 0}), (Interval{4, 8}));
   EXPECT_EQ(layout.DimInterval(0, 12, {0, 1}), (Interval{8, 10}));
   EXPECT_EQ(layout.DimInterval(0, 12, {1, 1}), (Interval{10, 12}));
-  // Without the coarse axis nothing keeps to the unit.
+  // Without the coarse axis nothing has the unit.
   EXPECT_EQ(layout.WithReplicate(1),
             Layout::Replicated(mesh, 2).WithShard(0, 0));
   EXPECT_EQ(layout.WithReplicate(0), Layout(mesh, {{{1}, 4}, {}}));

@@ -12,7 +12,7 @@
 namespace crosshatch {
 namespace {
 
-// The row-major indices of the elements that each rank has.
+// The row-major indices of each rank's elements.
 using Held = std::vector<std::vector<int64_t>>;
 
 Held HeldBy(const Layout& layout, const Shape& shape) {
@@ -36,8 +36,8 @@ Held HeldBy(const Layout& layout, const Shape& shape) {
   return held;
 }
 
-// Every layout of tensors of these sizes, with all units and all numbers of
-// axes that keep to them.
+// Returns every layout of tensors of these sizes, with all units and all
+// numbers of axes that have them.
 std::vector<Layout> LayoutsInUnits(const MeshLayout& mesh, const Shape& shape) {
   std::vector<Layout> layouts =
       AllLayouts(mesh, static_cast<int>(shape.size()), {});

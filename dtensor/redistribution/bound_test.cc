@@ -22,7 +22,7 @@ TEST(RedistributeBoundTest, WithoutReductionsItIsWhatSomeRankLacks) {
   EXPECT_EQ(Bound("[R,R]", "[S(0),S(0)]", {8}), 0);
   // Rank 1 lacks 2 of its 2 elements, ranks 0 and 3 lack none.
   EXPECT_EQ(Bound("[_S(0,2),S(0)]", "[S(0),S(0)]", {8}), 2);
-  // 3 of 5 elements and 2: the second rank lacks most.
+  // 3 of 5 elements and 2: the second rank lacks the most.
   EXPECT_EQ(Bound("[S(0),R]", "[R,R]", {5}), 3);
 }
 
@@ -30,7 +30,7 @@ TEST(RedistributeBoundTest, ReductionsTakeMessagesForEachSummandAndReplica) {
   // To one rank 1 message for each element, or two ranks share the work.
   EXPECT_EQ(Bound("[P(sum),R]", "[S(0),R]", {8}), 4);
   EXPECT_EQ(Bound("[P(sum),R]", "[R,R]", {8}), 8);
-  // 4 summands to 4 ranks: 3 messages to sum an element, 3 to spread it.
+  // 4 summands to 4 ranks: 3 messages to sum an element, 3 to send it to all.
   EXPECT_EQ(Bound("[P(sum),P(sum)]", "[R,R]", {8}), 8 * 6 / 4);
   EXPECT_EQ(Bound("[P(sum),P(sum)]", "[S(0),S(0)]", {8}), 8 * 3 / 4);
   // Rounded up.

@@ -26,7 +26,7 @@ TEST(RedistributeCostTest, WeighsBytesAndLaunches) {
   const RedistributeStep gather =
       Step(Kind::kAllGather, {0}, "[S(0),R]", "[R,R]");
   EXPECT_EQ(model.Weight(gather, {7, 1}), 17);
-  // What launches nothing weighs nothing beside its bytes.
+  // Without launches, nothing but bytes has weight.
   EXPECT_EQ(model.Weight(gather, {0, 0}), 0);
 }
 
@@ -71,7 +71,7 @@ TEST(HeldElementsTest, CountsTheSourceTheLastResultAndTheNext) {
   held.Run(to_whole, {8});
   EXPECT_EQ(held.peak(), 2 + 8);
   EXPECT_EQ(held.result(), 8);
-  // A slice is a view, which keeps the whole.
+  // A slice is a view, which keeps the whole alive.
   held.Run(Step(Kind::kLocal, {}, "[R,R]", "[S(0),R]"), {8});
   EXPECT_EQ(held.peak(), 2 + 8);
   EXPECT_EQ(held.result(), 8);

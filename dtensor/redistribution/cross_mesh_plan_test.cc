@@ -33,7 +33,7 @@ std::string Moves(const CrossMeshPlan& plan, ShapeView shape) {
                        });
 }
 
-/// Of replicas, none sends more than another by more than the largest piece.
+/// No replica sends more than another by more than the largest piece.
 void CheckBalance(const CrossMeshPlan& plan, ShapeView shape) {
   std::map<int, int64_t> sent;
   int64_t largest = 0;
@@ -86,7 +86,7 @@ TEST(CrossMeshPlanTest, AllPairsOfSmallMeshes) {
       {OracleMesh({4}), OracleMesh({2}, {2, 1})},
       {OracleMesh({1}, {5}), OracleMesh({2, 2}, {4, 5, 7, 6})},
       {OracleMesh({2, 3}), OracleMesh({1}, {9})},
-      // A pending reduction over one rank is none.
+      // A pending reduction over one rank does nothing.
       {OracleMesh({1, 2}), OracleMesh({3}, {0, 1, 5})},
   };
   std::mt19937 random(3);
@@ -109,7 +109,7 @@ TEST(CrossMeshPlanTest, ReadsWellAndSendsEachElementOnce) {
   const MeshLayout two = OracleMesh({2});
   const MeshLayout three = OracleMesh({3}, {1, 2, 3});
   const Shape shape = {6, 2};
-  // Rank 1 has rows 3:6 and is to have 0:2; ranks 2 and 3 are new.
+  // Rank 1 has rows 3:6 and needs 0:2; ranks 2 and 3 are new.
   const CrossMeshPlan rows =
       Plan(LayoutOf(two, 2, "[S(0)]"), LayoutOf(three, 2, "[S(0)]"), shape);
   EXPECT_EQ(rows.ToString(),
@@ -136,7 +136,7 @@ TEST(CrossMeshPlanTest, ReadsWellAndSendsEachElementOnce) {
             "2 collectives, 768 bytes (lower bound 512)\n"
             "  reduce_scatter(sum, dim 0, axes=[dp]) -> [S(0)]\n"
             "  exchange(ranks 0, 1, 2, 3) -> [R]\n");
-  // A sum's summands need but a part each.
+  // Each summand of a sum needs only a part.
   const CrossMeshPlan summands =
       Plan(LayoutOf(two, 2, "[S(0)]"), LayoutOf(three, 2, "[P(sum)]"), shape);
   EXPECT_EQ(summands.ToString(),

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// Random redistributions, run by a one-thread interpreter of their plans,
-/// beside a dense tensor. CROSSHATCH_FUZZ_SEED sets the seed,
-/// CROSSHATCH_FUZZ_CASES the number of cases on one mesh; half as many go from
-/// one mesh to another.
+/// Random redistributions, run by a one-thread interpreter of their plans and
+/// compared with a dense tensor. CROSSHATCH_FUZZ_SEED sets the seed,
+/// CROSSHATCH_FUZZ_CASES the number of cases on one mesh; half as many are
+/// between meshes.
 
 #include <algorithm>
 #include <iostream>
@@ -70,7 +70,7 @@ TEST(RedistributeFuzzTest, PlansAcrossMeshesGiveIt) {
   std::cout << "seed " << seed << ", " << cases << " cases\n";
   std::mt19937 random(seed);
   for (unsigned i = 0; i < cases; ++i) {
-    // The fewer ranks beside them, the more the meshes have in common.
+    // The fewer other ranks there are, the more the meshes have in common.
     const int world = 18 + static_cast<int>(random() % 8);
     const MeshLayout before = RandomMesh(world, random);
     const MeshLayout after = RandomMesh(world, random);

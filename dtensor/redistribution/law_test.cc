@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// Laws of redistribution plans: one merged collective does what several do,
-/// only what changes its owner moves, and summands are exact.
+/// Laws of redistribution plans: one merged collective replaces several, only
+/// elements whose rank changes move, and summands are exact.
 
 #include <algorithm>
 #include <random>
@@ -25,7 +25,8 @@ RedistributePlan Plan(const Layout& from, const Layout& to, ShapeView shape) {
   return PlanRedistribute(from, to, shape, kElementSize).value();
 }
 
-/// `from` to `to` by way of `between`, each leg planned by itself.
+/// Plans `from` to `between` and `between` to `to` separately, and joins the
+/// plans.
 RedistributePlan Joined(const Layout& from, const Layout& between,
                         const Layout& to, ShapeView shape) {
   RedistributePlan joined = {.from = from, .to = to};
@@ -42,7 +43,7 @@ RedistributePlan Joined(const Layout& from, const Layout& between,
   return joined;
 }
 
-/// `from` with `axis` as `to` has it, where it is: an axis at a time.
+/// Returns `from` with `axis` as in `to`: one axis at a time.
 Layout OneAxisOn(const Layout& from, const Layout& to, int axis) {
   const AxisState& after = to.state_of_axis(axis);
   if (after.is_replicate()) return from.WithReplicate(axis);

@@ -35,7 +35,7 @@ TEST(ExchangeStepTest, IsOverTheFewestAxes) {
 }
 
 TEST(ExchangeStepTest, IsLocalWhereRanksHaveWhatTheyWantByChance) {
-  // One row: the first rank has it all, and is the only one to want any.
+  // One row: the first rank has it all, and only that rank needs any.
   EXPECT_EQ(Exchange("[S(0),R]", "[S(1),R]", {1, 1}), "local(dim 1)");
 }
 

@@ -10,7 +10,7 @@
 namespace crosshatch {
 namespace {
 
-// The elements that the segments name, in order.
+// Returns the elements of the segments, in order.
 std::vector<float> Read(const SegmentList& segments) {
   std::vector<float> values;
   for (const Segment& segment : segments) {
