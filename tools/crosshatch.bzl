@@ -3,7 +3,7 @@
 
     load("//tools:crosshatch.bzl", "ch_cc_library", "ch_cc_test", "ch_rank_test")
 
-    # One header is about one target; private unless it says otherwise.
+    # A target is a concept; private unless it says otherwise.
     ch_cc_library(
         name = "dtype",
         srcs = ["dtype.cc"],

@@ -62,7 +62,7 @@ def users_of(layer):
     return ["//" + p + "/..." for p in users]
 
 def _split(package):
-    """Returns ("dtensor", "ops") for "dtensor/ops", ("dtensor", "") for "dtensor"."""
+    """Returns ("dtensor", "rules") for "dtensor/rules", ("dtensor", "") for "dtensor"."""
     layer, _, step = package.partition("/")
     return layer, step
 
