@@ -21,8 +21,9 @@ TEST(MemberIndex, RefusesWhatIsNoGroup) {
     EXPECT_EQ(index.status().code(), absl::StatusCode::kInvalidArgument);
     return std::string(index.status().message());
   };
-  EXPECT_THAT(refusal({0, 2}), HasSubstr("group 'tp' (ranks 0, 2) was asked "
-                                         "for by rank 1, which is no member"));
+  EXPECT_THAT(refusal({0, 2}),
+              HasSubstr("group 'tp' (ranks 0, 2) was requested "
+                        "by rank 1, which is no member"));
   EXPECT_THAT(refusal({1, 4}), HasSubstr("names rank 4 in a world of 4"));
   EXPECT_THAT(refusal({-1, 1}), HasSubstr("names rank -1"));
   EXPECT_THAT(refusal({1, 2, 1}), HasSubstr("has rank 1 twice"));
