@@ -34,11 +34,11 @@ class AdversarialDelays {
   uint64_t tasks_left_ = 0;
 };
 
-/// The seed of adversarial streams (stream.h) that the environment variable
-/// CROSSHATCH_ADVERSARIAL_SEED asks for; 0, for none, where it is not set or
+/// Returns the seed of adversarial streams (stream.h) in the environment
+/// variable CROSSHATCH_ADVERSARIAL_SEED; 0, for none, if it is not set or
 /// empty.
-/// \error kInvalidArgument for what is no number; runs refuse it before any
-///     rank starts
+/// \error kInvalidArgument if it is not a number. Runs check it before any rank
+///     starts.
 absl::StatusOr<uint64_t> AdversarialSeedOfEnvironment();
 
 }  // namespace crosshatch

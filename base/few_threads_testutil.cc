@@ -14,7 +14,7 @@
 namespace crosshatch {
 namespace {
 
-// Far above what a thread needs beside its stack, sanitizers included, and far
+// Far above what a thread needs besides its stack, sanitizers included, and far
 // below the memory of any machine, which may refuse a stack as too large.
 constexpr uint64_t kStack = uint64_t{1} << 30;
 constexpr uint64_t kOther = kStack / 2;
@@ -54,8 +54,8 @@ void SetAddressSpace(uint64_t bytes) {
 
 FewThreadsScope::FewThreadsScope(int threads)
     : previous_stack_(DefaultStack()) {
-  // ThreadSanitizer starts a thread of its own beside the first of a process,
-  // which must not take the place of one of `threads`.
+  // ThreadSanitizer starts a thread of its own with the first of a process. It
+  // must not count as one of `threads`.
   std::thread([] {}).join();
   rlimit limit;
   CH_CHECK_EQ(getrlimit(RLIMIT_AS, &limit), 0);

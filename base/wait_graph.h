@@ -37,8 +37,8 @@ inline constexpr AgentId kNoAgent = -1;
 /// agent.
 ///
 /// An idle queue waits for its issuer, the host thread of its rank, because
-/// only that thread gives it work. \threadsafety all members may be called from
-/// any thread.
+/// only that thread gives it work.
+/// \threadsafety all members may be called from any thread.
 class WaitGraph {
  public:
   /// Receives the reason why the wait can never end, on the thread whose step

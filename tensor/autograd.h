@@ -6,18 +6,17 @@
 /// Reverse-mode differentiation over a graph of nodes (node.h).
 ///
 /// Invariants:
+///
 /// - The engine runs on the rank's thread, latest nodes first (by sequence
 ///   number). The order of issue, and with it every sum of gradients, is the
 ///   same in every run.
 /// - A leaf accumulates as soon as its last contribution is complete.
 /// - A leaf may own the destination of its gradient (GradSink). Backward ops
-/// that
-///   can write into a given destination do so without a temporary. FSDP uses
-///   this to have gradients written where they are reduced.
+///   that can write into a given destination do so without a temporary. FSDP
+///   uses this to have gradients written where they are reduced.
 /// - If a saved tensor was changed in place, a check fails and names the op.
 /// - A .grad has the leaf's dtype and, if distributed, the leaf's layout. It
-/// owns
-///   its memory, of class kGradient.
+///   owns its memory, of class kGradient.
 
 #include <functional>
 
@@ -44,9 +43,10 @@ struct BackwardOptions {
 ///     call.
 absl::Status Backward(const Tensor& root, const BackwardOptions& options = {});
 
-/// Returns the gradients of `root` by `inputs`, in their order, and changes no
-/// .grad and no sink. The gradient by an input that `root` does not depend on
-/// is undefined. \error as Backward.
+/// Returns the gradients of `root` by `inputs`, in their order, without
+/// changing any .grad or sink. The gradient by an input that `root` does not
+/// depend on is undefined.
+/// \error as Backward.
 absl::StatusOr<TensorList> Gradients(const Tensor& root,
                                      absl::Span<const Tensor> inputs,
                                      const BackwardOptions& options = {});
@@ -60,8 +60,8 @@ bool InBackward();
 
 class Node;
 
-/// The node that the calling rank's Backward runs now, hooks included; of
-/// nested ones the innermost. Null where none runs.
+/// Returns the node that the calling rank's Backward runs now, including its
+/// hooks; of nested ones the innermost. Null if none runs.
 const Node* RunningNode();
 
 }  // namespace crosshatch

@@ -35,10 +35,10 @@ class MemorySource {
 /// the source has no memory left, the host waits for the work that uses free
 /// blocks, all free blocks are returned to the source, and the request is
 /// repeated once. As long as there is memory, reuse depends only on what was
-/// issued. \param adversarial fills leased memory with ones (NaN in every float
-/// type), in
-///     the order of its stream, to expose uses before the first write or after
-///     the lease has ended.
+/// issued.
+/// \param adversarial fills leased memory with ones (NaN in every float type),
+///     in the order of its stream, to expose uses before the first write or
+///     after the lease has ended.
 std::unique_ptr<Allocator> MakeCachingAllocator(
     Device device, std::unique_ptr<MemorySource> source,
     bool adversarial = false);

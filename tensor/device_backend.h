@@ -52,7 +52,8 @@ enum class StreamRole : uint8_t {
 
 /// A device: its kernels, streams and memory. RankContextOptions::backend
 /// selects it; dispatching an op involves no look-up, lock or virtual call of
-/// it. \threadsafety Immutable; the ranks of a process may share one.
+/// it.
+/// \threadsafety Immutable; the ranks of a process may share one.
 class DeviceBackend {
  public:
   virtual ~DeviceBackend() = default;
@@ -79,7 +80,8 @@ class DeviceBackend {
   /// Lets this device's kernels access memory of `peer`, and its streams wait
   /// for events of the peer, for ranks of one process that exchange data
   /// directly (comm/local). `peer` may be this backend. Repeated calls are
-  /// free. \error kInvalidArgument naming the device that prevents it.
+  /// free.
+  /// \error kInvalidArgument naming the device that prevents it.
   virtual absl::Status ReachPeer(const DeviceBackend& peer) const;
 
  protected:

@@ -8,9 +8,10 @@
 
 namespace crosshatch {
 
-/// A hash of the bits of all elements of `local`, in row-major order, as text
-/// that ranks can compare: the same on every device, and whatever the strides.
-/// It waits for what computes them, and reads them a few MiB at a time.
+/// Returns a hash of the bits of all elements of `local`, in row-major order,
+/// as text that ranks can compare: the same on every device, for any strides.
+/// Waits for the work that computes the elements, and reads them in pieces of a
+/// few MiB.
 /// \param local not distributed.
 /// \returns "" in a dry run, which has no elements.
 std::string HashOfElements(const Tensor& local);

@@ -3,8 +3,8 @@
 #define CROSSHATCH_TENSOR_FAULT_PLANTER_TESTUTIL_H_
 
 /// \file
-/// FaultPlanter: stands around the streams and the memory of a rank, keeps a
-/// log of what is issued and, if told so, does one thing wrong.
+/// FaultPlanter: wraps the streams and the memory of a rank, logs what is
+/// issued, and injects one fault if requested.
 
 #include <cstdint>
 #include <memory>
@@ -18,35 +18,37 @@
 
 namespace crosshatch {
 
-/// One mistake. Waits and leases are counted in the order of issue, which is
-/// the same in every run.
+/// One fault. Waits and leases are counted in the order of issue, which is the
+/// same in every run.
 struct Fault {
   enum class Kind : uint8_t {
     kNone,
-    /// Wait `index` is left out.
+    /// Wait `index` is omitted.
     kDropWait,
-    /// Lease `index` ends where it should, but as if no other stream had used
-    /// the memory.
+    /// Lease `index` ends at its normal point, but as if no other stream had
+    /// used the memory.
     kForgetUses,
-    /// Lease `index` ends as soon as it has begun; its owner goes on using it.
+    /// Lease `index` ends as soon as it has begun; its owner continues to use
+    /// it.
     kReleaseEarly,
     /// Lease `index` is taken from the memory of another stream.
     kWrongStream,
   };
   Kind kind = Kind::kNone;
   int64_t index = 0;
-  /// This work begins late, by far more than anything else takes: who does not
-  /// wait for it is ahead of it, whatever the seed.
+  /// This work begins much later than everything else: any stream that does not
+  /// wait for it runs ahead, whatever the seed.
   IssueLog::Work late = {};
 };
 
-/// Also a sink: what FSDP logs tells where in the program a wait or lease is.
-/// Wants adversarial streams: on an inline one a wait cannot be left out.
+/// Also an event sink, because FSDP's events locate a wait or a lease in the
+/// program. Requires adversarial streams: on an inline stream a wait cannot be
+/// omitted.
 ///
-/// Where ranks are on a device with queues of its own, an engine makes streams
-/// wait for those of the peers, which have planters of their own: such waits
-/// are neither counted nor left out, for they are the engine's.
-/// \threadsafety its rank's thread; after the run anybody.
+/// If ranks are on a device with queues of its own, an engine makes streams
+/// wait for those of the peers, which have planters of their own. Such waits
+/// belong to the engine and are neither counted nor omitted.
+/// \threadsafety The rank's thread; after the run any thread.
 class FaultPlanter final : public ContextDecorator, public EventSink {
  public:
   explicit FaultPlanter(Fault fault = {}) : fault_(fault) {}
@@ -57,8 +59,8 @@ class FaultPlanter final : public ContextDecorator, public EventSink {
   void Write(const LogEvent& event) override;
 
   const IssueLog& log() const { return log_; }
-  /// How often memory was leased that was leased already: what a checker of
-  /// leases finds without any luck.
+  /// Returns how often leased memory was leased again, which a checker of
+  /// leases always finds.
   int64_t overlaps() const { return overlaps_; }
 
  private:

@@ -3,7 +3,7 @@
 #define CROSSHATCH_TENSOR_GRADCHECK_TESTUTIL_H_
 
 /// \file
-/// Checks of gradients against differences of values.
+/// Compares gradients with finite differences.
 
 #include <cstdint>
 #include <functional>
@@ -24,12 +24,12 @@ struct TestInput {
   std::vector<double> values;
 };
 
-/// Elements spread over [low, high], the same in each run, no two equal (for
-/// fewer than 997 elements) and none within 1e-4 of 0.
+/// Returns elements distributed over [low, high], the same in each run, all
+/// different (for fewer than 997 elements) and none within 1e-4 of 0.
 TestInput RandomInput(ShapeView sizes, uint64_t seed, double low = -1,
                       double high = 1);
 
-/// How a tensor lies in memory.
+/// The memory layout of a tensor.
 enum class TestLayout {
   kContiguous,
   kEveryOther,  ///< Every second place of the last dim, from an offset.
@@ -38,10 +38,10 @@ enum class TestLayout {
 Tensor MakeInput(const TestInput& input, TestLayout layout,
                  DType dtype = kFloat64);
 
-/// Compares the Jacobian of `fn`, as Backward gives it, to central differences;
-/// inputs in each layout. Then: that Backward twice doubles the gradients, that
-/// Gradients gives the same, and that sinks which overwrite and which add get
-/// the same, in the leaf's layout or strided.
+/// Compares the Jacobian of `fn` by Backward with central differences, with
+/// inputs in each memory layout. Also checks that Backward twice doubles the
+/// gradients, that Gradients returns the same, and that sinks that overwrite
+/// and that add receive the same, in the leaf's memory layout or strided.
 ::testing::AssertionResult Gradcheck(const TensorFunction& fn,
                                      const std::vector<TestInput>& inputs);
 

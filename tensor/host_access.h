@@ -54,7 +54,8 @@ void WriteFromHost(const Tensor& tensor, F write) {
 
 /// Issues to the current stream a copy of the elements of `tensor` (local,
 /// contiguous, not empty) to `to`, memory of RankContext::host_allocator. A
-/// rank that is poisoned by then skips it. \pre !IsHostAddressable(tensor)
+/// rank that is poisoned by then skips it.
+/// \pre !IsHostAddressable(tensor)
 void CopyToHost(const Tensor& tensor, void* to);
 
 /// The elements of a tensor in memory that the host can read.

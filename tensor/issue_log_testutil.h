@@ -4,9 +4,9 @@
 
 /// \file
 /// IssueLog: what one rank issued to its streams and leased, in order, as a
-/// value, and what follows from it about the order of the work. Nothing here
-/// runs; a test uses it to tell a fault that nobody can find, because it
-/// changes nothing, from one that was missed.
+/// value, and the order of the work that follows from it. Nothing here runs. A
+/// test uses it to distinguish a fault that cannot be found, because it changes
+/// nothing, from one that was missed.
 
 #include <cstddef>
 #include <cstdint>
@@ -34,7 +34,7 @@ struct Issue {
   int64_t point = -1;
 };
 
-/// What a wait was, for people and for choosing one.
+/// A description of a wait, for messages and for selecting one.
 struct LoggedWait {
   std::string stream;
   std::string waits_for;  ///< The stream of the point.
@@ -57,14 +57,14 @@ struct IssueLog {
   std::vector<LoggedWait> waits;
   std::vector<LoggedLease> leases;
 
-  /// Whether all work is ordered alike without wait `index`: other waits cover
-  /// it, whatever the streams do.
+  /// Returns whether all work is ordered alike without wait `index`: other
+  /// waits cover it, whatever the streams do.
   bool IsCovered(int64_t index) const;
 
-  /// Whether whoever leased the memory of lease `index` next did so in an order
-  /// after all its declared uses, and not before its return. A log of a run in
-  /// which the lease ended early or forgot its uses tells so whether that can
-  /// have mattered.
+  /// Returns whether the next lease of the memory of lease `index` is ordered
+  /// after all its declared uses, and not before its return. For a run in which
+  /// the lease ended early or forgot its uses, this shows whether that can have
+  /// an effect.
   bool NextLeaseIsOrdered(int64_t index) const;
 
   /// The last work before the point that wait `index` waits for: its stream

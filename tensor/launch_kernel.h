@@ -3,7 +3,7 @@
 #define CROSSHATCH_TENSOR_LAUNCH_KERNEL_H_
 
 /// \file
-/// Kernels of a program's own, for the Forward of its ops
+/// Launches a program's own kernels, for the Forward of its ops
 /// (docs/write_an_op.md).
 
 #include <utility>
@@ -13,14 +13,14 @@
 
 namespace crosshatch {
 
-/// Issues `work` to the current stream as the library's own kernels are issued:
-/// it runs when what was issued before it has run, perhaps after the caller has
-/// gone on and on another thread; a dry run does none of it, and a rank that is
-/// poisoned when its turn comes skips it.
+/// Issues `work` to the current stream like the library's own kernels. It runs
+/// after all that was issued before, perhaps on another thread and after the
+/// caller has continued. A dry run does not run it. A rank that is poisoned
+/// when its turn comes skips it.
 ///
-/// \param work called as work(KernelContext&). It holds addresses and plain
-///     values; the tensors that they are of may go once it is issued. On the
-///     CPU it computes, in parts by the context's pool if it likes to.
+/// \param work called as work(KernelContext&). It captures addresses and plain
+///     values; their tensors may be dropped once it is issued. On the CPU it
+///     computes, possibly in parts on the context's pool.
 template <typename F>
 void LaunchKernel(F work) {
   RankContext& context = RankContext::Current();

@@ -74,8 +74,8 @@ struct RankContextOptions {
 /// or make them leaves (checked by BeginWrite); a Clone may be written. They
 /// are in host memory: a rank on another device copies them with ToThisDevice
 /// (creation.h); any other use there fails a check. They may be destroyed on
-/// any thread, also after the thread that made them has ended. \threadsafety
-/// The rank's thread only, except Poison and status.
+/// any thread, also after the thread that made them has ended.
+/// \threadsafety The rank's thread only, except Poison and status.
 class RankContext {
  public:
   explicit RankContext(const RankContextOptions& options);

@@ -14,7 +14,8 @@
 namespace crosshatch {
 
 /// Begins a span on `stream`, e.g. "all_gather" of "layers.0", which the
-/// EndSpan with equal arguments ends. \param what has static storage.
+/// EndSpan with equal arguments ends.
+/// \param what has static storage.
 void BeginSpan(Stream& stream, const char* what, const std::string& subject);
 void EndSpan(Stream& stream, const char* what, const std::string& subject);
 

@@ -20,24 +20,23 @@ struct AttentionCase {
   bool heads_first = false;  ///< Memory order [B, H, T, D].
   double size = 1;           ///< Of the inputs.
   int64_t window = 0;
-  /// The dims that a mask has, of [batch, q_heads, q_len, kv_len]: bit 0 the
-  /// first. It has three of four keys where it is a bool.
+  /// The dims of a mask, of [batch, q_heads, q_len, kv_len]: bit 0 is the
+  /// first. A bool mask allows three of four keys.
   uint32_t mask_dims = 0;
   DType mask_dtype = DType::kBool;
   bool has_mask = false;
-  /// Lengths of packed documents, one after the other in queries and keys
-  /// alike; what is left over sees nothing. Every other batch row has them in
-  /// reverse.
+  /// Lengths of packed documents, in queries and keys alike; the rest attends
+  /// to nothing. Every other batch row has them in reverse.
   std::vector<int64_t> documents = {};
   bool slopes = false;
   double dropout = 0;
-  /// The first keys have this in the mask.
+  /// The number of first keys with this value in the mask.
   int64_t low_keys = 0;
   double low = 0;
 };
 
 /// Runs the kernels under test, forward and backward, in all ways of the
-/// device, and expects of all results the reference's within derived bounds.
+/// device, and expects the reference's results within derived bounds.
 void TestAttention(const AttentionCase& c);
 
 }  // namespace crosshatch::kernel_test
