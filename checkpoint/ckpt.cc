@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -13,59 +14,64 @@
 #include <string>
 #include <vector>
 
+#include "absl/flags/commandlineflag.h"
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/reflection.h"
+#include "absl/flags/usage.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "crosshatch/base/process.h"
 #include "crosshatch/checkpoint/offline.h"
 #include "crosshatch/checkpoint/run_directory.h"
 #include "crosshatch/checkpoint/weight_names.h"
 #include "crosshatch/nn/models/llama_config.h"
 
+ABSL_FLAG(int, ranks, 0, "reshard: the number of ranks.");
+ABSL_FLAG(std::string, prefix, crosshatch::checkpoint::ConvertOptions().prefix,
+          "convert: the prefix of the tensors' names.");
+ABSL_FLAG(std::string, new_prefix,
+          crosshatch::checkpoint::ConvertOptions().new_prefix,
+          "convert: what replaces --prefix.");
+ABSL_FLAG(int64_t, max_file_bytes,
+          crosshatch::checkpoint::ConvertOptions().max_file_bytes,
+          "convert: the largest file that is written.");
+ABSL_FLAG(std::string, family, "",
+          "convert: name tensors as transformers does for llama, mistral, "
+          "qwen2, qwen3 or phi3.");
+
 namespace ckpt = crosshatch::checkpoint;
 
 namespace {
 
 constexpr char kUsage[] =
-    "usage: ckpt inspect DIR              what it holds, by its index\n"
-    "       ckpt verify DIR               reads all of it, compares the "
-    "hashes\n"
-    "       ckpt diff DIR DIR             what differs; exits 1 if anything "
+    "looks at checkpoints and rewrites them.\n\n"
+    "ckpt inspect DIR              prints the index\n"
+    "ckpt verify DIR               reads all data and compares the hashes\n"
+    "ckpt diff DIR DIR             prints what differs; exits 1 if anything "
     "does\n"
-    "       ckpt reshard DIR NEW --ranks=N\n"
-    "                                     the same in the files of N ranks\n"
-    "       ckpt clean RUN                removes what killed saves of steps "
-    "left\n"
-    "       ckpt convert DIR NEW [--prefix=model.] [--max_file_bytes=N]\n"
-    "                    [--family=FAMILY | --new_prefix=TEXT]\n"
-    "                                     the tensors of that prefix, whole, "
+    "ckpt reshard DIR NEW --ranks=N\n"
+    "                              writes the same as files of N ranks\n"
+    "ckpt clean RUN                removes what killed saves of steps left\n"
+    "ckpt convert DIR NEW [--prefix=model.] [--max_file_bytes=N]\n"
+    "             [--family=FAMILY | --new_prefix=TEXT]\n"
+    "                              writes the tensors of that prefix, whole, "
     "under\n"
-    "                                     their names without it; a family "
-    "names\n"
-    "                                     them as transformers does:\n"
-    "                                     llama, mistral, qwen2, qwen3, phi3\n";
+    "                              their names without it";
 
-/// Command-line arguments. Take removes a flag, so flags that are left are
-/// unknown.
-struct Arguments {
-  std::vector<std::string> words;
-  std::vector<std::string> flags;
-
-  /// Removes --`name` and returns its value; `otherwise` if it is not there.
-  std::string Take(const std::string& name, const std::string& otherwise) {
-    for (auto flag = flags.begin(); flag != flags.end(); ++flag) {
-      absl::string_view value = *flag;
-      if (!absl::ConsumePrefix(&value, absl::StrCat("--", name, "="))) continue;
-      const std::string taken(value);
-      flags.erase(flag);
-      return taken;
+/// Returns a flag that the command line has set and `allowed` lacks, or "".
+std::string ForeignFlag(const std::vector<std::string>& allowed) {
+  for (const char* name :
+       {"ranks", "prefix", "max_file_bytes", "family", "new_prefix"}) {
+    const absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
+    if (flag->CurrentValue() != flag->DefaultValue() &&
+        std::find(allowed.begin(), allowed.end(), name) == allowed.end()) {
+      return absl::StrCat("--", name, "=", flag->CurrentValue());
     }
-    return otherwise;
   }
-};
+  return "";
+}
 
 int Fail(const absl::Status& status) {
   std::fprintf(stderr, "ckpt: %s\n", std::string(status.message()).c_str());
@@ -73,8 +79,8 @@ int Fail(const absl::Status& status) {
 }
 
 int WrongUse(const std::string& why) {
-  std::fprintf(stderr, "ckpt: %s\n%s", why.c_str(), kUsage);
-  return 2;
+  std::fprintf(stderr, "ckpt: %s; see ckpt --help\n", why.c_str());
+  return 1;
 }
 
 int Print(const absl::StatusOr<std::string>& text) {
@@ -97,59 +103,54 @@ std::optional<ckpt::WeightNames> NamesOfFamily(const std::string& name) {
   return std::nullopt;
 }
 
-int Run(Arguments arguments) {
-  if (arguments.words.empty()) return WrongUse("no command");
-  const std::string command = arguments.words[0];
+int Run(const std::vector<std::string>& words) {
+  if (words.empty()) return WrongUse("no command");
+  const std::string& command = words[0];
   const bool takes_two =
       command == "diff" || command == "reshard" || command == "convert";
   if (!takes_two && command != "inspect" && command != "verify" &&
       command != "clean") {
     return WrongUse(absl::StrCat("no command \"", command, "\""));
   }
-  if (arguments.words.size() != (takes_two ? 3u : 2u)) {
+  if (words.size() != (takes_two ? 3u : 2u)) {
     return WrongUse(absl::StrCat(
         command, takes_two ? " takes two directories" : " takes a directory"));
   }
-  int ranks = 0;
-  ckpt::ConvertOptions options;
-  if (command == "reshard" &&
-      !absl::SimpleAtoi(arguments.Take("ranks", ""), &ranks)) {
+  const std::string family = absl::GetFlag(FLAGS_family);
+  std::vector<std::string> allowed;
+  if (command == "reshard") allowed = {"ranks"};
+  if (command == "convert") {
+    allowed = {"prefix", "max_file_bytes", "family"};
+    if (family.empty()) allowed.push_back("new_prefix");
+  }
+  if (const std::string flag = ForeignFlag(allowed); !flag.empty()) {
+    return WrongUse(absl::StrCat(command, " takes no ", flag));
+  }
+  const int ranks = absl::GetFlag(FLAGS_ranks);
+  if (command == "reshard" && ranks == 0) {
     return WrongUse("reshard needs --ranks=N");
   }
-  if (command == "convert") {
-    options.prefix = arguments.Take("prefix", options.prefix);
-    const std::string family = arguments.Take("family", "");
-    options.names = NamesOfFamily(family);
-    if (!family.empty() && !options.names.has_value()) {
-      return WrongUse(
-          absl::StrCat("--family=", family,
-                       " is none of llama, mistral, qwen2, qwen3 and phi3"));
-    }
-    // With a family the flag is not taken, and so refused.
-    if (family.empty()) {
-      options.new_prefix = arguments.Take("new_prefix", options.new_prefix);
-    }
-    const std::string bytes =
-        arguments.Take("max_file_bytes", absl::StrCat(options.max_file_bytes));
-    if (!absl::SimpleAtoi(bytes, &options.max_file_bytes)) {
-      return WrongUse(
-          absl::StrCat("--max_file_bytes=", bytes, " is not a number"));
-    }
-  }
-  if (!arguments.flags.empty()) {
+  ckpt::ConvertOptions options;
+  options.prefix = absl::GetFlag(FLAGS_prefix);
+  options.names = NamesOfFamily(family);
+  if (!family.empty() && !options.names.has_value()) {
     return WrongUse(
-        absl::StrCat(command, " takes no ", arguments.flags.front()));
+        absl::StrCat("--family=", family,
+                     " is none of llama, mistral, qwen2, qwen3 and phi3"));
   }
-  const std::string& dir = arguments.words[1];
+  options.new_prefix = absl::GetFlag(FLAGS_new_prefix);
+  options.max_file_bytes = absl::GetFlag(FLAGS_max_file_bytes);
+  const std::string& dir = words[1];
   if (command == "inspect") return Print(ckpt::Inspect(dir));
   if (command == "verify") return Print(ckpt::Verify(dir));
   if (command == "clean") {
     std::string report;
     const absl::Status cleaned = ckpt::CleanRunDirectory(dir, report);
+    if (cleaned.ok() && report.empty()) report = "nothing to remove\n";
     const int printed = Print(report);
     return cleaned.ok() ? printed : Fail(cleaned);
   }
-  const std::string& other = arguments.words[2];
+  const std::string& other = words[2];
   if (command == "reshard") return Done(ckpt::Reshard(dir, other, ranks));
   if (command == "convert") {
     return Done(ckpt::ConvertToHuggingFace(dir, other, options));
@@ -172,12 +173,7 @@ int main(int argc, char** argv) {
     std::perror(directory);
     return 1;
   }
-  Arguments arguments;
-  for (int i = 1; i < argc; ++i) {
-    const std::string word = argv[i];
-    if (word == "--help") return Print(std::string(kUsage));
-    (absl::StartsWith(word, "--") ? arguments.flags : arguments.words)
-        .push_back(word);
-  }
-  return Run(arguments);
+  absl::SetProgramUsageMessage(kUsage);
+  const std::vector<char*> words = absl::ParseCommandLine(argc, argv);
+  return Run({words.begin() + 1, words.end()});
 }

@@ -65,7 +65,7 @@ class CkptTest(unittest.TestCase):
         self.assertEqual(out, "step: 7 against 8\n")
 
     def test_what_cannot_be_printed_is_an_error(self):
-        for words in ["inspect", SAMPLE], ["verify", SAMPLE], ["--help"]:
+        for words in ["inspect", SAMPLE], ["verify", SAMPLE]:
             with open("/dev/full", "w") as full:
                 done = subprocess.run([PROGRAM, *words], stdout=full,
                                       stderr=subprocess.PIPE, text=True,
@@ -86,7 +86,7 @@ class CkptTest(unittest.TestCase):
         self.assertRegex(done.stderr, "^ckpt: cannot write to .*: File too large\n$")
         self.assertEqual(os.listdir(self.dir), [])
 
-    def test_wrong_uses_are_told(self):
+    def test_wrong_uses_are_reported(self):
         for words, why in [
                 ([], "no command"),
                 (["look", "a"], 'no command "look"'),
@@ -94,17 +94,30 @@ class CkptTest(unittest.TestCase):
                 (["diff", "a"], "diff takes two directories"),
                 (["reshard", "a", "b"], "reshard needs --ranks=N"),
                 (["inspect", "a", "--ranks=2"], "inspect takes no --ranks=2"),
+                (["inspect", "a", "--rank=2"],
+                 "ERROR: Unknown command line flag 'rank'"),
                 (["convert", "a", "b", "--max_file_bytes=x"],
-                 "--max_file_bytes=x is not a number"),
+                 "Illegal value 'x' specified for flag 'max_file_bytes'"),
                 (["convert", "a", "b", "--family=phi"],
                  "--family=phi is none of llama, mistral"),
                 (["convert", "a", "b", "--family=phi3", "--new_prefix=x"],
                  "convert takes no --new_prefix=x")]:
-            _, err = self.run_ckpt(*words, status=2)
+            _, err = self.run_ckpt(*words, status=1)
             self.assertIn(why, err)
-            self.assertIn("usage: ckpt inspect DIR", err)
-        out, _ = self.run_ckpt("--help")
-        self.assertIn("usage: ckpt inspect DIR", out)
+        # Abseil's status for help.
+        out, _ = self.run_ckpt("--help", status=1)
+        self.assertIn("ckpt inspect DIR", out)
+        self.assertIn("--max_file_bytes", out)
+
+    def test_clean_takes_the_directory_of_a_run(self):
+        _, err = self.run_ckpt("clean", "nosuch", status=1)
+        self.assertRegex(err, "^ckpt: cannot list nosuch: No such file")
+        _, err = self.run_ckpt("clean", SAMPLE, status=1)
+        self.assertIn("is no directory of a run: it holds no step-N", err)
+        os.makedirs(os.path.join(self.dir, "run/step-000003.saving"))
+        for left in ["removed run/step-000003.saving\n", "nothing to remove\n"]:
+            out, _ = self.run_ckpt("clean", "run")
+            self.assertEqual(out, left)
 
 
 INSPECTED = """\

@@ -310,6 +310,18 @@ absl::Status RemoveOldSteps(const std::string& root, int keep, int64_t newest,
 
 absl::Status CleanRunDirectory(const std::string& root, std::string& report,
                                FileSystem& files) {
+  std::vector<std::string> names;
+  if (const int error = files.List(root, names); error != 0) {
+    return SystemError(error, "list", root);
+  }
+  const bool holds_a_step =
+      std::any_of(names.begin(), names.end(), [](const std::string& name) {
+        return StepOf(name.substr(0, name.find('.'))).has_value();
+      });
+  if (!names.empty() && !holds_a_step) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(root, " is no directory of a run: it holds no step-N"));
+  }
   CH_ASSIGN_OR_RETURN(std::vector<std::string> left, HalfRemoved(root, files));
   CH_ASSIGN_OR_RETURN(const std::vector<std::string> unfinished,
                       UnfinishedSteps(root, files));

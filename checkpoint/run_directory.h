@@ -71,7 +71,8 @@ absl::Status RemoveOldSteps(const std::string& root, int keep, int64_t newest,
 /// determined. It stays if it contains anything else. Nothing outside of `root`
 /// is removed. Needs no ranks.
 /// \param report gets a line per directory.
-/// \error lists everything that could not be removed; all else is.
+/// \error kNotFound without `root`; kInvalidArgument if it contains no step;
+///     lists everything that could not be removed; all else is.
 absl::Status CleanRunDirectory(const std::string& root, std::string& report,
                                FileSystem& files = FileSystem::Real());
 

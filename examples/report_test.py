@@ -92,7 +92,7 @@ class ReportTest(TrainLmTestCase):
                 self.metrics(*flags, without=TIMES))
 
     def test_of_a_dry_run_has_what_needs_no_values(self):
-        page, lines = self.page("--backend=fake", "--mesh=fsdp:64,tp:4")
+        page, lines = self.page("--engine=fake", "--mesh=fsdp:64,tp:4")
         self.assertIn("Where the parameters lie", page.headings)
         self.assertIn("Memory by class of step 3, rank 0", page.headings)
         self.assertNotIn("Loss", page.headings)

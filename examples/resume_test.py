@@ -534,8 +534,8 @@ class ResumeTest(unittest.TestCase):
         flags = [*MODEL, *RUN, "--checkpoints=" + checkpoints,
                  f"--steps={STEPS}", "--save_every=1", "--keep=5"]
         whole = self.train("whole", "fsdp:1", *flags)
-        run = self.run_program(*flags, "--resume=1", status=1)
-        self.assertIn(f"--resume=1: --checkpoints={checkpoints} holds "
+        run = self.run_program(*flags, "--resume_step=1", status=1)
+        self.assertIn(f"--resume_step=1: --checkpoints={checkpoints} holds "
                       "checkpoints of the steps 2, 3, 4, 5, 6", run.stderr)
         # The error for a damaged newest checkpoint names an earlier intact one.
         for step in 5, 6:
@@ -548,7 +548,7 @@ class ResumeTest(unittest.TestCase):
         self.assertIn("; the last whole one before it is "
                       f"{checkpoints}/step-000004", run.stderr)
         # Everything that an uninterrupted run computes.
-        again = self.train("again", "fsdp:1", *flags, "--resume=4")
+        again = self.train("again", "fsdp:1", *flags, "--resume_step=4")
         self.assertEqual([line["loss"] for line in again[0]],
                          [line["loss"] for line in whole[0]][4:])
         self.assertTrue(again[1] == whole[1], "the weights differ")
@@ -557,8 +557,8 @@ class ResumeTest(unittest.TestCase):
             ["step-000002", "step-000003", "step-000004", "step-000005",
              "step-000005.aside", "step-000006", "step-000006.aside"])
         # The same command again would discard what this run has computed.
-        run = self.run_program(*flags, "--resume=4", status=1)
-        self.assertIn(f"--resume=4: {checkpoints}/step-000005.aside was set "
+        run = self.run_program(*flags, "--resume_step=4", status=1)
+        self.assertIn(f"--resume_step=4: {checkpoints}/step-000005.aside was set "
                       "aside before", run.stderr)
         self.assertTrue(os.path.isdir(checkpoints + "/step-000006"))
         self.run_program(*flags, "--resume")

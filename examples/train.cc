@@ -242,7 +242,7 @@ absl::StatusOr<bool> Trainer::Resume() {
     const absl::Status aside = checkpoints_.SetAsideAfter(step_);
     if (absl::IsFailedPrecondition(aside)) {
       return absl::FailedPreconditionError(
-          absl::StrCat("--resume=", step_, ": ", aside.message(),
+          absl::StrCat("--resume_step=", step_, ": ", aside.message(),
                        "; --resume without a step goes on from the newest"));
     }
     CH_RETURN_IF_ERROR(aside);
@@ -441,7 +441,7 @@ void Trainer::PrintIntroduction() {
         model_.config().heads, " with ", model_.config().kv_heads,
         " key heads"));
   }
-  if (reports_ && options_.run.backend == Backend::kFake) {
+  if (reports_ && options_.run.engine == EngineKind::kFake) {
     report_.Plan(fsdp::DescribePlan(model_, options_.verbose
                                                 ? fsdp::PlanDetail::kEveryRank
                                                 : fsdp::PlanDetail::kSummary));
@@ -552,14 +552,14 @@ absl::Status Train(World& world, const TrainOptions& options,
   CH_ASSIGN_OR_RETURN(DeviceMesh mesh, InitDeviceMesh(world, options.mesh));
   CH_RETURN_IF_ERROR(CheckSameInputs(world, options, tokens, eval));
   const bool reports =
-      options.run.backend == Backend::kFake || world.rank() == 0;
+      options.run.engine == EngineKind::kFake || world.rank() == 0;
   return Trainer(world, options, tokens, eval, std::move(mesh), reports).Run();
 }
 
 absl::StatusOr<int64_t> DryPeak(const TrainOptions& options,
                                 const TokenSource& tokens, int rank) {
   TrainOptions dry = options;
-  dry.run.backend = Backend::kFake;
+  dry.run.engine = EngineKind::kFake;
   dry.steps = 1;
   // The warmup may exceed the run.
   dry.schedule = nn::Schedule::Shape::kConstant;

@@ -66,15 +66,15 @@ absl::Status CheckSizes(const TrainOptions& options) {
 }
 
 absl::Status CheckMesh(const TrainOptions& options) {
-  if (options.run.backend == Backend::kLocal &&
+  if (options.run.engine == EngineKind::kLocal &&
       options.world_size() > kMaxLocalRanks) {
     return absl::InvalidArgumentError(
         absl::StrCat("--mesh has ", options.world_size(),
-                     " ranks: --backend=local runs at "
+                     " ranks: --engine=local runs at "
                      "most ",
                      kMaxLocalRanks,
                      ", each a thread of this process; "
-                     "--backend=fake runs one rank of any mesh dry"));
+                     "--engine=fake runs one rank of any mesh dry"));
   }
   return absl::OkStatus();
 }
@@ -221,7 +221,7 @@ absl::Status CheckCheckpoints(const TrainOptions& options) {
     if (std::find(steps.begin(), steps.end(), *options.resume_step) ==
         steps.end()) {
       return absl::NotFoundError(absl::StrCat(
-          "--resume=", *options.resume_step, ": --checkpoints=", dir,
+          "--resume_step=", *options.resume_step, ": --checkpoints=", dir,
           steps.empty() ? " holds no checkpoint"
                         : absl::StrCat(" holds checkpoints of the steps ",
                                        absl::StrJoin(steps, ", "))));
@@ -239,10 +239,10 @@ absl::Status CheckVocabulary(const TrainOptions& options, int32_t token) {
 
 absl::Status CheckMemory(const TrainOptions& options, const TokenSource& tokens,
                          int64_t prompt) {
-  if (options.run.backend == Backend::kFake) return absl::OkStatus();
+  if (options.run.engine == EngineKind::kFake) return absl::OkStatus();
   // A rank in a process of its own may have the machine to itself.
   const int ranks =
-      options.run.backend == Backend::kLocal ? options.world_size() : 1;
+      options.run.engine == EngineKind::kLocal ? options.world_size() : 1;
   const int64_t memory = MachineMemory();
   // A bound before anything of the model's size is allocated: weights,
   // gradients and two moments in float32, and a step's tokens and logits.
@@ -258,7 +258,7 @@ absl::Status CheckMemory(const TrainOptions& options, const TokenSource& tokens,
         "the run needs ", FormatBytes(static_cast<int64_t>(need)),
         " and this machine has ", FormatBytes(memory),
         ": make the model, --global_batch or --seq_len smaller, or run one "
-        "rank of it dry with --backend=fake"));
+        "rank of it dry with --engine=fake"));
   };
   // Weights and moments exist while the sample is drawn.
   const double kept = ranks / static_cast<double>(options.world_size()) * 12.0 *
@@ -311,7 +311,11 @@ absl::Status CheckTraining(const TrainOptions& options,
                              ? std::min(tokens.size(), kDefaultPromptTokens)
                              : static_cast<int64_t>(options.prompt.size());
   CH_RETURN_IF_ERROR(CheckSample(options, prompt));
-  return CheckMemory(options, tokens, prompt);
+  CH_RETURN_IF_ERROR(CheckMemory(options, tokens, prompt));
+  if (tokens.size() > options.seq_len) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--seq_len=", options.seq_len, ": a row takes ", options.seq_len + 1,
+      " tokens, and the data have ", tokens.size()));
 }
 
 absl::Status CheckEvaluation(const TrainOptions& options,

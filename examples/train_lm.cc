@@ -15,6 +15,7 @@
 #include <system_error>
 #include <vector>
 
+#include "absl/flags/usage.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -97,11 +98,11 @@ absl::StatusOr<int32_t> EosOfModel(const TrainOptions& options) {
 }
 
 // Detects errors that are known before any rank runs. Sets the model's config
-// and the backend in `options`.
+// and the engine in `options`.
 absl::Status Prepare(TrainOptions& options, std::optional<TokenSource>& tokens,
-                     std::optional<TokenSource>& eval, Backend backend,
+                     std::optional<TokenSource>& eval, EngineKind engine,
                      int rank) {
-  options.run.backend = backend;
+  options.run.engine = engine;
   if (!options.model_dir.empty()) {
     CH_ASSIGN_OR_RETURN(checkpoint::ConfigFile file,
                         checkpoint::LoadConfigFile(options.model_dir));
@@ -166,9 +167,9 @@ int Main(int argc, char** argv) {
   std::optional<TokenSource> tokens;
   std::optional<TokenSource> eval;
   if (options.ok()) run = options->run;
-  run.prepare = [&](Backend backend, int rank) -> absl::Status {
+  run.prepare = [&](EngineKind engine, int rank) -> absl::Status {
     CH_RETURN_IF_ERROR(options.status());
-    return Prepare(*options, tokens, eval, backend, rank);
+    return Prepare(*options, tokens, eval, engine, rank);
   };
   return Run(
       [&](World& world) {
@@ -188,6 +189,10 @@ int main(int argc, char** argv) {
   // ending a training that is to be saved.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
+  absl::SetProgramUsageMessage(
+      "Trains a Llama-style language model on a mesh of ranks.\n\n"
+      "  train_lm --text=FILE,... [--mesh=fsdp:2,tp:2] [flags]\n"
+      "  train_lm --tokens=FILE --model=DIR [--save=DIR] [flags]");
   const int ended = crosshatch::examples::Main(argc, argv);
   const absl::Status written = crosshatch::FlushStandardOutput();
   if (written.ok() || ended != 0) return ended;

@@ -75,7 +75,7 @@ class TrainLmFlagsTest(TrainLmTestCase):
         flags = ["--eos=" + str(ord(".")), "--mesh=fsdp:2,tp:2"]
         self.assertEqual(
             self.metrics(*flags, without=values),
-            self.metrics(*flags, "--backend=fake", without=values))
+            self.metrics(*flags, "--engine=fake", without=values))
 
     def test_the_learning_rate_follows_the_schedule(self):
         def rates(*flags):

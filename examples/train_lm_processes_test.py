@@ -220,11 +220,6 @@ class ProcessesTest(unittest.TestCase):
         self.assertEqual(os.listdir(checkpoints),
                          [f"step-{int(step.split()[0]):06d}"])
 
-    def test_help_is_printed_once(self):
-        said = [p.communicate(timeout=LONG)[0] for p in self.plain("--help")]
-        self.assertIn("--mesh (fsdp:1)", said[0])
-        self.assertEqual(said[1:], ["", "", ""])
-
     def test_options_that_differ_are_one_line(self):
         of_last = os.path.join(self.dir, "of_last")
         for flag, differs in [

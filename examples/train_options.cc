@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <set>
 #include <utility>
 
@@ -115,11 +114,12 @@ ABSL_FLAG(GivenInt, save_every, {0}, "Steps from one checkpoint to the next.");
 ABSL_FLAG(GivenInt, keep, {0},
           "How many of the newest checkpoints stay; 0: all.");
 ABSL_FLAG(bool, save_async, false, "Write checkpoints while training goes on.");
-ABSL_FLAG(crosshatch::SwitchOrNumber, resume, {},
-          "Go on from the newest checkpoint in --checkpoints, on whatever mesh "
-          "it was written; where there is none, begin. --resume=STEP, for one "
-          "start by hand, takes the number of a step: it goes on from that "
-          "step, and sets later ones aside as step-N.aside.");
+ABSL_FLAG(bool, resume, false,
+          "Continue from the newest checkpoint in --checkpoints, on whatever "
+          "mesh it was written; if there is none, begin.");
+ABSL_FLAG(GivenInt, resume_step, {0},
+          "Continue from the checkpoint of this step, for one start by hand; "
+          "later ones are renamed to step-N.aside.");
 ABSL_FLAG(std::vector<std::string>, may_change, {},
           "What may differ from the run that --resume goes on with, where it "
           "would be refused: data, dtype.");
@@ -152,10 +152,6 @@ namespace {
 
 // The file that defines the flags.
 constexpr char kSource[] = "examples/train_options.cc";
-constexpr char kUsage[] =
-    "Trains a Llama-style language model on a mesh of ranks.\n\n"
-    "  train_lm --text=FILE,... [--mesh=fsdp:2,tp:2] [flags]\n"
-    "  train_lm --tokens=FILE --model=DIR [--save=DIR] [flags]";
 
 absl::Status CheckAtLeast(const char* flag, int64_t value, int64_t least) {
   if (value >= least) return absl::OkStatus();
@@ -326,25 +322,25 @@ absl::Status CheckConflicts(const TrainOptions& options) {
           " brings its own"));
     }
   }
-  if (options.run.backend != Backend::kFake && options.verbose) {
+  if (options.run.engine != EngineKind::kFake && options.verbose) {
     return absl::InvalidArgumentError(
-        "--verbose is for --backend=fake, which prints the plan");
+        "--verbose is for --engine=fake, which prints the plan");
   }
-  if (options.run.backend == Backend::kFake && !options.save_dir.empty()) {
+  if (options.run.engine == EngineKind::kFake && !options.save_dir.empty()) {
     return absl::InvalidArgumentError(
-        "--save: --backend=fake computes nothing that could be saved");
+        "--save: --engine=fake computes nothing that could be saved");
   }
-  if (options.run.backend == Backend::kFake && !options.checkpoints.empty()) {
+  if (options.run.engine == EngineKind::kFake && !options.checkpoints.empty()) {
     return absl::InvalidArgumentError(
-        "--checkpoints: --backend=fake computes nothing that could be saved");
+        "--checkpoints: --engine=fake computes nothing that could be saved");
   }
-  if (options.run.backend == Backend::kFake && !options.eval_text.empty()) {
+  if (options.run.engine == EngineKind::kFake && !options.eval_text.empty()) {
     return absl::InvalidArgumentError(
-        "--eval_text: --backend=fake computes nothing to evaluate");
+        "--eval_text: --engine=fake computes nothing to evaluate");
   }
-  if (options.run.backend == Backend::kFake && options.sample > 0) {
+  if (options.run.engine == EngineKind::kFake && options.sample > 0) {
     return absl::InvalidArgumentError(
-        "--sample: --backend=fake computes nothing to draw from");
+        "--sample: --engine=fake computes nothing to draw from");
   }
   const bool has_tp =
       std::any_of(options.mesh.begin(), options.mesh.end(),
@@ -455,6 +451,10 @@ std::vector<std::pair<std::string, std::string>> Settings(
 
 absl::StatusOr<std::vector<MeshAxis>> ParseMesh(const std::string& text) {
   const std::string names[] = {"replicate", "fsdp", "tp"};
+  if (text.empty()) {
+    return absl::InvalidArgumentError(
+        "--mesh= is empty: must be AXIS:SIZE,..., e.g. fsdp:2,tp:2");
+  }
   absl::StatusOr<std::vector<MeshAxis>> parsed =
       ParseMeshAxes(text, names, /*max_ranks=*/1 << 20);
   if (!parsed.ok()) {
@@ -474,11 +474,7 @@ absl::StatusOr<std::vector<MeshAxis>> ParseMesh(const std::string& text) {
 }
 
 absl::StatusOr<TrainOptions> ParseTrainOptions(int argc, char** argv) {
-  if (AsksForHelp(argc, argv)) {
-    std::exit(PrintHelp(absl::StrCat(kUsage, "\n\n", DescribeFlags(kSource))));
-  }
-  CH_RETURN_IF_ERROR(ParseFlags(argc, argv));
-
+  CH_RETURN_IF_ERROR(ParseFlags(argc, argv, kSource));
   TrainOptions options;
   CH_ASSIGN_OR_RETURN(options.mesh, ParseMesh(absl::GetFlag(FLAGS_mesh)));
   options.run.ranks = options.world_size();
@@ -528,8 +524,9 @@ absl::StatusOr<TrainOptions> ParseTrainOptions(int argc, char** argv) {
   options.save_every = absl::GetFlag(FLAGS_save_every).value;
   options.keep = absl::GetFlag(FLAGS_keep).value;
   options.save_async = absl::GetFlag(FLAGS_save_async);
-  options.resume = absl::GetFlag(FLAGS_resume).is_on;
-  options.resume_step = absl::GetFlag(FLAGS_resume).number;
+  const GivenInt step = absl::GetFlag(FLAGS_resume_step);
+  if (step.is_given) options.resume_step = step.value;
+  options.resume = absl::GetFlag(FLAGS_resume) || step.is_given;
   options.may_change = absl::GetFlag(FLAGS_may_change);
   options.sample = absl::GetFlag(FLAGS_sample);
   CH_ASSIGN_OR_RETURN(options.prompt,

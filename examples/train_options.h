@@ -105,7 +105,7 @@ inline constexpr char kPrintPlan[] = "print";
 /// Ndim of the largest activations: rows, tokens, heads, head features.
 inline constexpr int kMaxDims = 4;
 
-/// Parses the command line. `--help` prints the flags and exits with status 0.
+/// Parses the command line, by ParseFlags (launch/launch_flags.h).
 /// \error kInvalidArgument naming the flag and a correct value.
 absl::StatusOr<TrainOptions> ParseTrainOptions(int argc, char** argv);
 

@@ -107,13 +107,22 @@ class BadStartTest(unittest.TestCase):
         self.assertEqual(len(own), 1, said)
         return own[0] + "\n"
 
-    def test_who_asks_for_help_gets_it_once(self):
-        said = ""
-        for process in [self.start(rank, 2, "--help") for rank in range(2)]:
-            out, error = process.communicate(timeout=LONG)
-            self.assertEqual((process.returncode, own_lines(error, NAME)), (0, []))
-            said += out
-        self.assertEqual(said.count("--backend (auto)"), 1, said)
+    def test_one_process_of_a_host_prints_what_abseil_prints(self):
+        for flag, expected in [
+                ("--help", "--engine (What runs the ranks."),
+                ("--engnie=fake", "ERROR: Unknown command line flag 'engnie'"),
+                ("--timeout=soon", "Illegal value 'soon' specified for flag "
+                 "'timeout'"),
+                ("--timeout", "Missing the value for the flag 'timeout'"),
+                ("--device=gpu", "must be one of cpu cuda"),
+                ("--engine=nccl", "must be one of auto local processes fake")]:
+            with self.subTest(flag=flag):
+                said = ""
+                for rank in range(2):
+                    process = self.torchrun(rank, 2, flag)
+                    said += "".join(process.communicate(timeout=LONG))
+                    self.assertEqual(process.returncode, 1)
+                self.assertEqual(said.count(expected), 1, said)
 
     def test_twice_the_same_rank(self):
         for twice in range(3):
@@ -140,13 +149,22 @@ class BadStartTest(unittest.TestCase):
         self.assertIn("rank 1 has not come within ", line)
 
     def test_rank_0_does_not_come(self):
-        flag = "--start_timeout=500ms"
-        for ranks in (1, 2, 3), (2, 3):
-            with self.subTest(ranks=ranks):
-                line = self.line([self.start(rank, 4, flag) for rank in ranks])
-                self.assertRegex(line, r"^\[rank [123]\] ")
-                self.assertIn(f"nobody listened on 127.0.0.1:{self.port} "
-                              "within 500ms", line)
+        # Of a host of ranks 2 and 3, and without a launcher's numbers.
+        for variables, ranks in ({"LOCAL_RANK": "0"}, [2]), ({}, [2, 3]):
+            with self.subTest(variables=variables):
+                flag = "--start_timeout=500ms"
+                processes = [self.start(2, 4, flag, **variables),
+                             self.start(3, 4, flag, **{n: "1" for n in variables})]
+                said = ""
+                for process in processes:
+                    said += process.communicate(timeout=LONG)[1]
+                    self.assertEqual(process.returncode, 1)
+                own = own_lines(said, NAME)
+                self.assertEqual([line[:8] for line in own],
+                                 [f"[rank {rank}]" for rank in ranks])
+                for line in own:
+                    self.assertIn(f"nobody listened on 127.0.0.1:{self.port} "
+                                  "within 500ms", line)
 
     def test_another_token(self):
         # It may be that of a rank of another job, so it fails this one only by
@@ -168,10 +186,9 @@ class BadStartTest(unittest.TestCase):
         self.assertIn("RANK=1: must be a rank from 0 to 0", line)
 
     def test_addresses_of_ip_6(self):
-        # The wrong flag is said once if they meet.
-        line = self.line([self.start(0, 2, "--nosuch=1", MASTER_ADDR="::1"),
-                          self.start(1, 2, "--nosuch=1", MASTER_ADDR="[::1]")])
-        self.assertIn("--nosuch=1", line)
+        line = self.line([self.start(0, 2, "--timeout=-1s", MASTER_ADDR="::1"),
+                          self.start(1, 2, "--timeout=-1s", MASTER_ADDR="[::1]")])
+        self.assertIn("--timeout: must be above zero", line)
 
     def test_the_rank_that_fails_is_named_once(self):
         for failing in 0, 2:
@@ -190,11 +207,6 @@ class BadStartTest(unittest.TestCase):
             listening.listen()
             line = self.line([self.start(0, 1, "--start_timeout=300ms")])
             self.assertIn(f"cannot listen on 127.0.0.1:{self.port}", line)
-            # The others do not wait for it, nor say that it has not come.
-            began = time.monotonic()
-            line = self.line([self.start(r, 4) for r in range(4)])
-            self.assertIn(f"cannot listen on 127.0.0.1:{self.port}", line)
-            self.assertLess(time.monotonic() - began, 30)
 
     def test_ucx_does_not_start(self):
         line = self.line([self.start(0, 2),
@@ -279,20 +291,29 @@ class BadStartTest(unittest.TestCase):
     def test_variables_of_an_mpirun_that_is_not_there(self):
         ranks = [self.start(r, 2, RANK=None, WORLD_SIZE=None, MASTER_ADDR=None,
                             MASTER_PORT=None, OMPI_COMM_WORLD_RANK=str(r),
+                            OMPI_COMM_WORLD_LOCAL_RANK=str(r),
+                            OMPI_COMM_WORLD_LOCAL_SIZE="2",
                             OMPI_COMM_WORLD_SIZE="2") for r in range(2)]
         self.assertIn("start with a launcher that MPI knows", self.line(ranks))
 
     def test_variables_of_all_ranks(self):
         for variables, expected in [
-                ({"WORLD_SIZE": None}, "WORLD_SIZE is not set"),
-                ({"MASTER_PORT": None}, "MASTER_PORT is not set"),
-                ({"MASTER_PORT": "http"}, "MASTER_PORT=http: must be"),
                 ({"LOCAL_RANK": "9"}, "LOCAL_RANK=9: must be"),
                 ({"CROSSHATCH_JOB_TOKEN": ""}, "CROSSHATCH_JOB_TOKEN is empty")]:
             with self.subTest(variables=variables):
                 self.port = hold_port(self)
                 ranks = [self.start(r, 4, **variables) for r in range(4)]
                 self.assertIn(expected, self.line(ranks))
+        # Without them no other process can be found.
+        for variables, expected in [
+                ({"WORLD_SIZE": None}, "WORLD_SIZE is not set"),
+                ({"MASTER_PORT": None}, "MASTER_PORT is not set"),
+                ({"MASTER_PORT": "http"}, "MASTER_PORT=http: must be")]:
+            with self.subTest(variables=variables):
+                line = self.line([
+                    self.start(r, 4, LOCAL_RANK=str(r), **variables)
+                    for r in range(4)])
+                self.assertIn(expected, line)
 
     def test_variables_of_one_rank(self):
         for variables, expected in [
@@ -333,10 +354,10 @@ class BadStartTest(unittest.TestCase):
     def test_a_name_that_takes_long_to_resolve(self):
         # gRPC's other resolver asks name servers itself.
         slow = {"PROBE_SLOW_NAMES": "1500", "GRPC_DNS_RESOLVER": "native"}
-        ranks = [self.start(r, 2, "--nosuch=1", "--start_timeout=30s",
+        ranks = [self.start(r, 2, "--timeout=-1s", "--start_timeout=30s",
                             MASTER_ADDR="localhost", **(slow if r else {}))
                  for r in range(2)]
-        self.assertIn("--nosuch=1", self.line(ranks))
+        self.assertIn("--timeout: must be above zero", self.line(ranks))
 
     def test_mpirun(self):
         for flags, variables, expected in [
@@ -344,7 +365,7 @@ class BadStartTest(unittest.TestCase):
                 ([], {"WORLD_SIZE": "8"}, "two launchers disagree"),
                 ([], {"CROSSHATCH_JOB_TOKEN": ""}, "TOKEN is empty"),
                 ([], {"CROSSHATCH_COORDINATOR": "a"}, "must be HOST:PORT"),
-                (["--nosuch=1"], {}, '"--nosuch=1" is not a flag'),
+                (["--timeout=-1s"], {}, "--timeout: must be above zero"),
                 ([], {"PROBE_RANKS": "3"}, "mpirun started 4 processes")]:
             with self.subTest(flags=flags, variables=variables):
                 said = self.mpirun(4, *flags, **variables)
@@ -363,14 +384,9 @@ class BadStartTest(unittest.TestCase):
 
     def test_flags(self):
         for flags, expected in [
-                (["--nosuch=1"], '"--nosuch=1" is not a flag'),
                 (["more"], '"more" is not a flag'),
-                (["--timeout=soon"], "timeout"),
-                (["--timeout"], "--timeout: its value is missing"),
                 (["--timeout=-1s"], "--timeout: must be above zero"),
-                (["--backend=nccl"], "--backend=nccl: must be auto, local"),
-                (["--device=gpu"], "--device=gpu: must be cpu or cuda"),
-                (["--fake_rank=1"], "--fake_rank is for --backend=fake"),
+                (["--fake_rank=1"], "--fake_rank is for --engine=fake"),
                 (["--stop_status=999"], "--stop_status=999: must be from 0")]:
             with self.subTest(flags=flags):
                 # They are wrong on all ranks, and said once.
@@ -385,7 +401,7 @@ class BadStartTest(unittest.TestCase):
         self.assertIn("the program needs 4 ranks", line)
 
     def test_programs_of_one_shell_that_nobody_started_as_ranks(self):
-        runs = [subprocess.Popen([PROGRAM, "--backend=mpi"], text=True,
+        runs = [subprocess.Popen([PROGRAM, "--engine=processes"], text=True,
                                  stderr=subprocess.PIPE,
                                  env={"PATH": os.environ["PATH"]})
                 for _ in range(3)]
@@ -393,23 +409,6 @@ class BadStartTest(unittest.TestCase):
             said = run.communicate(timeout=LONG)[1]
             self.assertEqual(run.returncode, 1)
             self.assertIn("nobody started this process as a rank", said)
-
-    def test_what_other_containers_say_keeps_nobody_silent(self):
-        # There each is the first process, and has the same parent, none.
-        container = ["unshare", "--map-root-user", "--pid", "--fork"]
-        if subprocess.run([*container, "true"], capture_output=True).returncode:
-            print("NOT CHECKED: this machine does not allow namespaces, so what "
-                  "two containers say is not", file=sys.stderr)
-            return
-        runs = [subprocess.Popen([*container, PROGRAM], text=True,
-                                 stderr=subprocess.PIPE,
-                                 env={**self.environment, "WORLD_SIZE": "2"})
-                for _ in range(2)]
-        for run in runs:
-            self.addCleanup(run.stderr.close)
-            said = run.communicate(timeout=LONG)[1]
-            self.assertEqual(run.returncode, 1)
-            self.assertIn("RANK is not set", said)
 
     def test_another_number_of_ranks(self):
         line = self.line([self.start(r, 2, PROBE_RANKS="4") for r in range(2)])
@@ -445,8 +444,7 @@ class BadStartTest(unittest.TestCase):
 
     def test_too_few_file_descriptors(self):
         few = ["sh", "-c", 'ulimit -n 64; exec "$@"', "sh"]
-        line = self.line([self.start(r, 2, under=few)
-                          for r in range(2)])
+        line = self.line([self.start(0, 2, under=few)])
         self.assertTrue(line.endswith(
             "program: rank 0's coordinator of a job of 2 ranks needs 258 file "
             "descriptors, a connection to each rank among them, and its process "

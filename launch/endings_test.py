@@ -382,7 +382,7 @@ class EndingsTest(JobsTest):
         self.assertEqual(sorted(l for l in said if l.startswith("rank ")), [
             "rank 0: 0 of 2 on near", "rank 1: 1 of 2 on near",
             "rank 2: 0 of 2 on far", "rank 3: 1 of 2 on far"])
-        said = self.two_hosts("--nosuch=1")
+        said = self.two_hosts("--timeout=-1s")
         self.assertEqual(len([l for l in said if "program: " in l]), 1, said)
         said = self.two_hosts(options=["--enable-recovery"],
                               last=r"  rank 3 \(process ",

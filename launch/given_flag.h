@@ -2,8 +2,6 @@
 #ifndef CROSSHATCH_LAUNCH_GIVEN_FLAG_H_
 #define CROSSHATCH_LAUNCH_GIVEN_FLAG_H_
 
-#include <cstdint>
-#include <optional>
 #include <string>
 
 #include "absl/flags/marshalling.h"
@@ -11,8 +9,9 @@
 
 namespace crosshatch {
 
-/// A flag that knows whether it was given: what a default means, the same value
-/// spelt out may contradict.
+/// The value of an Abseil flag, and whether the command line set it. An
+/// explicit default may conflict with other flags where an implicit one does
+/// not.
 template <typename T>
 struct GivenFlag {
   T value{};
@@ -29,28 +28,6 @@ bool AbslParseFlag(absl::string_view text, GivenFlag<T>* flag,
 template <typename T>
 std::string AbslUnparseFlag(const GivenFlag<T>& flag) {
   return absl::UnparseFlag<T>(flag.value);
-}
-
-/// A switch that may have a number: --resume, --resume=100.
-struct SwitchOrNumber {
-  bool is_on = false;
-  std::optional<int64_t> number;
-};
-
-inline bool AbslParseFlag(absl::string_view text, SwitchOrNumber* flag,
-                          std::string* error) {
-  *flag = {};
-  int64_t number = 0;
-  if (!absl::ParseFlag<int64_t>(text, &number, error)) {
-    return absl::ParseFlag<bool>(text, &flag->is_on, error);
-  }
-  *flag = {.is_on = true, .number = number};
-  return true;
-}
-
-inline std::string AbslUnparseFlag(const SwitchOrNumber& flag) {
-  return flag.number.has_value() ? absl::UnparseFlag(*flag.number)
-                                 : absl::UnparseFlag(flag.is_on);
 }
 
 }  // namespace crosshatch

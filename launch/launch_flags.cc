@@ -1,54 +1,130 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/launch/launch_flags.h"
 
-#include <cstdint>
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cstdio>
-#include <map>
+#include <optional>
 
 #include "absl/flags/commandlineflag.h"
 #include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
 #include "absl/flags/reflection.h"
+#include "absl/flags/usage_config.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "crosshatch/base/process.h"
-#include "crosshatch/base/status_macros.h"
 #include "crosshatch/launch/given_flag.h"
-#include "crosshatch/launch/launch_plan.h"
+#include "crosshatch/launch/launch_info.h"
 
-using GivenName = crosshatch::GivenFlag<std::string>;
+namespace crosshatch {
+namespace {
+
+template <typename E>
+struct NamedValue {
+  const char* name;
+  E value;
+};
+
+constexpr NamedValue<EngineKind> kEngines[] = {
+    {"auto", EngineKind::kAuto},
+    {"local", EngineKind::kLocal},
+    {"processes", EngineKind::kProcesses},
+    {"fake", EngineKind::kFake}};
+constexpr NamedValue<DataTransport> kTransports[] = {
+    {"auto", DataTransport::kAuto},
+    {"mpi", DataTransport::kMpi},
+    {"ucx", DataTransport::kUcx}};
+constexpr NamedValue<Device::Kind> kDevices[] = {{"cpu", Device::Kind::kCpu},
+                                                 {"cuda", Device::Kind::kCuda}};
+
+template <typename E, size_t kCount>
+bool ParseName(absl::string_view text, const NamedValue<E> (&values)[kCount],
+               E* value, std::string* error) {
+  *error = "must be one of";
+  for (const auto& each : values) {
+    absl::StrAppend(error, " ", each.name);
+    if (text != each.name) continue;
+    *value = each.value;
+    return true;
+  }
+  return false;
+}
+
+template <typename E, size_t kCount>
+std::string NameOf(E value, const NamedValue<E> (&values)[kCount]) {
+  for (const auto& each : values) {
+    if (each.value == value) return each.name;
+  }
+  return "?";
+}
+
+}  // namespace
+
+// For Abseil, which finds them by their argument.
+bool AbslParseFlag(absl::string_view text, EngineKind* engine,
+                   std::string* error) {
+  return ParseName(text, kEngines, engine, error);
+}
+std::string AbslUnparseFlag(EngineKind engine) {
+  return NameOf(engine, kEngines);
+}
+bool AbslParseFlag(absl::string_view text, DataTransport* transport,
+                   std::string* error) {
+  return ParseName(text, kTransports, transport, error);
+}
+std::string AbslUnparseFlag(DataTransport transport) {
+  return NameOf(transport, kTransports);
+}
+bool AbslParseFlag(absl::string_view text, Device::Kind* device,
+                   std::string* error) {
+  return ParseName(text, kDevices, device, error);
+}
+std::string AbslUnparseFlag(Device::Kind device) {
+  return NameOf(device, kDevices);
+}
+
+}  // namespace crosshatch
+
+using GivenDevice = crosshatch::GivenFlag<crosshatch::Device::Kind>;
+using GivenEngine = crosshatch::GivenFlag<crosshatch::EngineKind>;
 using GivenNumber = crosshatch::GivenFlag<int>;
 using GivenTime = crosshatch::GivenFlag<absl::Duration>;
-using GivenSwitch = crosshatch::GivenFlag<bool>;
+using GivenTransport = crosshatch::GivenFlag<crosshatch::DataTransport>;
 
-ABSL_FLAG(GivenName, backend, {"auto"},
-          "auto: a rank is a process where mpirun, srun, torchrun or variables "
-          "such as RANK started this program, else a thread of this process. "
-          "local: a thread in any case. mpi: a process. fake: a dry run of one "
-          "rank, which computes nothing.");
-ABSL_FLAG(GivenName, transport, {"auto"},
-          "How ranks that are processes exchange data: mpi, or ucx; auto: mpi "
-          "where mpirun or PMIx started them, else ucx.");
-ABSL_FLAG(GivenNumber, fake_rank, {0}, "The rank that --backend=fake runs.");
-ABSL_FLAG(GivenName, device, {"cpu"},
-          "What ranks compute on: cpu, or cuda, to whose devices the ranks of "
-          "a machine are dealt out.");
-ABSL_FLAG(GivenSwitch, tf32, {false},
-          "On --device=cuda products of float32 matrices round what they "
-          "multiply to TF32: 10 bits of mantissa, several times as fast.");
-ABSL_FLAG(GivenSwitch, deterministic, {false},
-          "NCCL adds in the order of ranks: the same bits in every run and on "
-          "every engine.");
-ABSL_FLAG(GivenTime, timeout, {absl::Minutes(10)},
-          "How long one rank may keep the others waiting, e.g. 30s.");
+ABSL_FLAG(GivenEngine, engine, {crosshatch::EngineKind::kAuto},
+          "What runs the ranks. auto: processes if mpirun, srun, torchrun or "
+          "variables such as RANK started this program, else threads. local: "
+          "threads of this process. processes: this process is one rank. fake: "
+          "a dry run of one rank, which computes nothing.");
+ABSL_FLAG(
+    GivenTransport, transport, {crosshatch::DataTransport::kAuto},
+    "How ranks that are processes exchange data: mpi or ucx; auto: mpi if "
+    "mpirun or PMIx started them, else ucx.");
+ABSL_FLAG(GivenNumber, fake_rank, {0}, "The rank that --engine=fake runs.");
+ABSL_FLAG(GivenDevice, device, {crosshatch::Device::Kind::kCpu},
+          "The ranks' device: cpu or cuda. The CUDA devices of a machine are "
+          "dealt out to its ranks.");
+ABSL_FLAG(bool, tf32, false,
+          "With --device=cuda, multiply float32 matrices in TF32: 10 bits of "
+          "mantissa, several times as fast.");
+ABSL_FLAG(
+    bool, deterministic, false,
+    "Let NCCL reduce in the order of ranks: the same bits in every run and "
+    "on every engine.");
+ABSL_FLAG(
+    GivenTime, timeout, {absl::Minutes(10)},
+    "The longest time that a rank may keep the others waiting, e.g. 30s.");
 ABSL_FLAG(GivenTime, start_timeout, {absl::Minutes(5)},
           "How long processes wait for all ranks of the job to start.");
-ABSL_FLAG(GivenTime, heartbeat_timeout, {absl::Seconds(30)},
-          "How long a process may give no sign of life before it counts as "
-          "dead; --timeout if that is shorter.");
-ABSL_FLAG(GivenSwitch, log_prefix, {false},
-          "Begin the messages of rank 0 with its rank, too.");
+ABSL_FLAG(
+    GivenTime, heartbeat_timeout, {absl::Seconds(30)},
+    "How long a process may send no heartbeat before it counts as dead; at "
+    "most --timeout.");
+ABSL_FLAG(bool, log_prefix, false,
+          "Also begin the messages of rank 0 with its rank.");
 ABSL_FLAG(GivenNumber, stop_status, {143},
           "The exit status of a run that SIGTERM or SIGINT has stopped.");
 
@@ -57,51 +133,30 @@ namespace {
 
 constexpr absl::string_view kSource = "launch/launch_flags.cc";
 
-/// A flag that is true or false can be given by its name alone.
-bool IsSwitch(const absl::CommandLineFlag& flag) {
-  return flag.IsOfType<bool>() || flag.IsOfType<GivenSwitch>() ||
-         flag.IsOfType<SwitchOrNumber>();
-}
+/// Discards what this process prints, for as long as there is one.
+class SilentScope {
+ public:
+  SilentScope() {
+    const int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    for (int file : {STDOUT_FILENO, STDERR_FILENO}) {
+      saved_[file] = fcntl(file, F_DUPFD_CLOEXEC, 3);
+      dup2(null, file);
+    }
+    close(null);
+  }
+  ~SilentScope() {
+    std::fflush(nullptr);
+    for (int file : {STDOUT_FILENO, STDERR_FILENO}) {
+      dup2(saved_[file], file);
+      close(saved_[file]);
+    }
+  }
+  SilentScope(const SilentScope&) = delete;
+  SilentScope& operator=(const SilentScope&) = delete;
 
-absl::Status Set(absl::CommandLineFlag& flag, const std::string& value) {
-  std::string error;
-  if (flag.ParseFrom(value, &error)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(error));
-}
-
-absl::Status NotAFlag(absl::string_view argument) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("\"", argument,
-                   "\" is not a flag; flags are --NAME=VALUE, and --help lists "
-                   "them"));
-}
-
-/// Takes what `argv[at]`, and, for a flag without a value, the next one say.
-absl::Status TakeArgument(int argc, char** argv, int& at) {
-  const std::string argument = argv[at];
-  const size_t begin = argument.find_first_not_of('-');
-  if ((begin != 1 && begin != 2) || argument.size() == begin) {
-    return NotAFlag(argument);
-  }
-  const size_t equals = argument.find('=');
-  const std::string name = argument.substr(
-      begin, equals == std::string::npos ? equals : equals - begin);
-  absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
-  if (flag != nullptr && equals != std::string::npos) {
-    return Set(*flag, argument.substr(equals + 1));
-  }
-  if (flag != nullptr && IsSwitch(*flag)) return Set(*flag, "true");
-  if (flag != nullptr) {
-    if (at + 1 < argc) return Set(*flag, argv[++at]);
-    return absl::InvalidArgumentError(
-        absl::StrCat(argument, ": its value is missing"));
-  }
-  if (absl::StartsWith(name, "no") && equals == std::string::npos) {
-    flag = absl::FindCommandLineFlag(name.substr(2));
-    if (flag != nullptr && IsSwitch(*flag)) return Set(*flag, "false");
-  }
-  return NotAFlag(argument);
-}
+ private:
+  int saved_[3] = {};
+};
 
 template <typename T, typename V>
 void Take(const absl::Flag<GivenFlag<T>>& flag, V& value) {
@@ -111,50 +166,19 @@ void Take(const absl::Flag<GivenFlag<T>>& flag, V& value) {
 
 }  // namespace
 
-absl::Status ParseFlags(int argc, char** argv) {
-  for (int at = 1; at < argc; ++at) {
-    CH_RETURN_IF_ERROR(TakeArgument(argc, argv, at));
-  }
-  return absl::OkStatus();
-}
-
-bool AsksForHelp(int argc, char** argv) {
-  for (int i = 1; i < argc; ++i) {
-    const absl::string_view argument = argv[i];
-    if (absl::StartsWith(argument, "--help") || argument == "-help" ||
-        argument == "-h") {
-      return true;
-    }
-  }
-  return false;
-}
-
-int PrintHelp(const std::string& text) {
-  if (!SpeaksForAll(LaunchEnvironment())) return 0;
-  std::fputs(text.c_str(), stdout);
-  const absl::Status written = FlushStandardOutput();
-  if (written.ok()) return 0;
-  std::fprintf(stderr, "%s\n", std::string(written.message()).c_str());
-  return 1;
-}
-
-std::string DescribeFlags(const std::string& source) {
-  std::map<std::string, const absl::CommandLineFlag*> flags;
-  for (const auto& [name, flag] : absl::GetAllFlags()) {
-    // Others are those of libraries that are linked in.
-    if (absl::EndsWith(flag->Filename(), source) ||
-        absl::EndsWith(flag->Filename(), kSource)) {
-      flags[std::string(name)] = flag;
-    }
-  }
-  std::string text;
-  for (const auto& [name, flag] : flags) {
-    const std::string value = flag->DefaultValue();
-    absl::StrAppend(&text, "  --", name,
-                    value.empty() ? "" : absl::StrCat(" (", value, ")"),
-                    "\n      ", flag->Help(), "\n");
-  }
-  return text;
+absl::Status ParseFlags(int argc, char** argv, const std::string& source) {
+  absl::FlagsUsageConfig usage;
+  usage.contains_help_flags = [source](absl::string_view file) {
+    return absl::EndsWith(file, source) || absl::EndsWith(file, kSource);
+  };
+  usage.contains_helpshort_flags = usage.contains_help_flags;
+  absl::SetFlagsUsageConfig(usage);
+  std::optional<SilentScope> silent;
+  if (!IsFirstOfHost(LaunchEnvironment())) silent.emplace();
+  const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
+  if (rest.size() <= 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "\"", rest[1], "\" is not a flag; flags are --NAME=VALUE, see --help"));
 }
 
 std::vector<std::string> FlagValues(const std::string& source,
@@ -169,32 +193,21 @@ std::vector<std::string> FlagValues(const std::string& source,
 }
 
 absl::Status ReadLaunchFlags(RunOptions& options) {
-  const GivenName backend = absl::GetFlag(FLAGS_backend);
-  if (backend.is_given) {
-    CH_ASSIGN_OR_RETURN(options.backend,
-                        ParseBackend(backend.value, "--backend"));
-  }
-  const GivenName transport = absl::GetFlag(FLAGS_transport);
-  if (transport.is_given) {
-    CH_ASSIGN_OR_RETURN(options.transport,
-                        ParseTransport(transport.value, "--transport"));
-  }
-  const GivenName device = absl::GetFlag(FLAGS_device);
-  if (device.is_given) {
-    CH_ASSIGN_OR_RETURN(options.device, ParseDevice(device.value, "--device"));
-  }
-  const bool has_fake_rank = absl::GetFlag(FLAGS_fake_rank).is_given;
-  if (has_fake_rank && options.backend != Backend::kFake) {
+  Take(FLAGS_engine, options.engine);
+  Take(FLAGS_transport, options.transport);
+  Take(FLAGS_device, options.device);
+  if (absl::GetFlag(FLAGS_fake_rank).is_given &&
+      options.engine != EngineKind::kFake) {
     return absl::InvalidArgumentError(
-        "--fake_rank is for --backend=fake: other backends run all ranks");
+        "--fake_rank is for --engine=fake: other engines run all ranks");
   }
   Take(FLAGS_fake_rank, options.fake_rank);
-  Take(FLAGS_tf32, options.cuda.tf32);
-  Take(FLAGS_deterministic, options.nccl.deterministic);
-  Take(FLAGS_timeout, options.timeout);
+  if (absl::GetFlag(FLAGS_tf32)) options.cuda.tf32 = true;
+  if (absl::GetFlag(FLAGS_deterministic)) options.nccl.deterministic = true;
+  if (absl::GetFlag(FLAGS_log_prefix)) options.log_prefix = true;
+  Take(FLAGS_timeout, options.job.timeout);
   Take(FLAGS_start_timeout, options.start_timeout);
   Take(FLAGS_heartbeat_timeout, options.heartbeat_timeout);
-  Take(FLAGS_log_prefix, options.log_prefix);
   Take(FLAGS_stop_status, options.stop_status);
   if (options.stop_status < 0 || options.stop_status > 255) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -6,10 +6,10 @@
 #include <initializer_list>
 #include <tuple>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/launch/reachable_host.h"
 
 namespace crosshatch {
 namespace {
@@ -143,8 +143,8 @@ void NoteWrong(const absl::Status& status, LaunchInfo& info) {
 
 /// mpirun gives each job a directory and random bits of its own: a file of an
 /// earlier job that could not remove it has another name.
-std::string MeetingFile(const Environment& environment,
-                        const LaunchInfo& info) {
+std::string RendezvousFile(const Environment& environment,
+                           const LaunchInfo& info) {
   const std::string directory = Get(environment, "PMIX_SERVER_TMPDIR");
   const std::string job = Get(environment, "PMIX_NAMESPACE");
   const std::string bits =
@@ -173,7 +173,7 @@ absl::Status ReadOpenMpi(const Environment& environment, LaunchInfo& info) {
   }
   const std::string job = Get(environment, "PMIX_NAMESPACE");
   if (!job.empty()) info.job = absl::StrCat("mpi/", job);
-  info.meeting_file = MeetingFile(environment, info);
+  info.rendezvous_file = RendezvousFile(environment, info);
   return absl::OkStatus();
 }
 
@@ -404,8 +404,21 @@ std::string FirstHost(const std::string& nodes) {
   return host;
 }
 
+bool IsFirstOfHost(const Environment& environment) {
+  for (const char* name :
+       {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"}) {
+    int rank = 0;
+    const auto found = environment.find(name);
+    if (found != environment.end() && absl::SimpleAtoi(found->second, &rank)) {
+      return rank <= 0;
+    }
+  }
+  return true;
+}
+
 absl::StatusOr<LaunchInfo> DetectLaunch(const Environment& environment) {
   LaunchInfo info;
+  info.is_first_of_host = IsFirstOfHost(environment);
   CH_RETURN_IF_ERROR(ReadLauncher(environment, info));
   for (const absl::Status& read :
        {ReadToken(environment, info), ReadCoordinator(environment, info)}) {
@@ -413,6 +426,11 @@ absl::StatusOr<LaunchInfo> DetectLaunch(const Environment& environment) {
     if (!read.ok()) info.may_miss_others = true;
   }
   return info;
+}
+
+std::string Bracketed(const std::string& host) {
+  const bool is_bare = absl::StrContains(host, ':') && host[0] != '[';
+  return is_bare ? absl::StrCat("[", host, "]") : host;
 }
 
 }  // namespace crosshatch

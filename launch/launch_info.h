@@ -27,6 +27,8 @@ const char* LauncherName(Launcher launcher);
 
 struct LaunchInfo {
   Launcher launcher = Launcher::kNone;
+  /// See IsFirstOfHost.
+  bool is_first_of_host = true;
   int rank = 0;
   int size = 1;  ///< Processes of the job.
   /// Among the processes of this host; -1 where the launcher does not say.
@@ -45,7 +47,7 @@ struct LaunchInfo {
   /// The file in which rank 0 tells where its coordinator listens, in the
   /// directory that mpirun has for this job on this host. Empty where there is
   /// none, as where there are several hosts.
-  std::string meeting_file;
+  std::string rendezvous_file;
   /// Not empty where this process is no rank that the job can have: what is
   /// wrong, for this process to say if it cannot join. The job says it else.
   /// Then `rank` is -1 and `size` 0 where they are not known.
@@ -74,6 +76,13 @@ Environment LaunchEnvironment();
 /// \error kInvalidArgument naming the variable that is missing or wrong and
 ///     what would be right, where no other process can be told of it.
 absl::StatusOr<LaunchInfo> DetectLaunch(const Environment& environment);
+
+/// Returns whether this process reports for its host what it cannot report to
+/// the job: true unless the launcher says that it is not the host's first.
+bool IsFirstOfHost(const Environment& environment);
+
+/// Returns `host` as it stands before ":PORT": an IPv6 address in brackets.
+std::string Bracketed(const std::string& host);
 
 /// The first host of a list as Slurm writes it: "n01" of "n[01-04,7],m3".
 /// Empty where there is none.

@@ -332,7 +332,7 @@ TEST(DetectLaunchTest, FindsTheFileOfAJobOnOneHost) {
   const Environment job = {{"PMIX_SERVER_TMPDIR", "/tmp/d"},
                            {"OMPI_MCA_orte_precondition_transports", "12-34"}};
   const auto file = [&](const Environment& changes) {
-    return DetectLaunch(With(With(Mpi(), job), changes))->meeting_file;
+    return DetectLaunch(With(With(Mpi(), job), changes))->rendezvous_file;
   };
   EXPECT_EQ(file({{"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}}),
             "/tmp/d/crosshatch-77-12-34");
@@ -355,6 +355,23 @@ TEST(FirstHostTest, ReadsSlurmsLists) {
   EXPECT_EQ(FirstHost("n[3]m["), "");
   EXPECT_EQ(FirstHost("n[]"), "");
   EXPECT_EQ(FirstHost(""), "");
+}
+
+TEST(DetectLaunchTest, BracketsAreForBareAddresses) {
+  EXPECT_EQ(Bracketed("::1"), "[::1]");
+  EXPECT_EQ(Bracketed("[::1]"), "[::1]");
+  EXPECT_EQ(Bracketed("a"), "a");
+  EXPECT_EQ(Bracketed("10.0.0.7"), "10.0.0.7");
+  EXPECT_EQ(Bracketed(""), "");
+}
+
+TEST(DetectLaunchTest, TheFirstOfAHostReports) {
+  EXPECT_TRUE(IsFirstOfHost({}));
+  EXPECT_TRUE(IsFirstOfHost({{"RANK", "3"}}));
+  EXPECT_TRUE(IsFirstOfHost({{"LOCAL_RANK", "0"}}));
+  EXPECT_FALSE(IsFirstOfHost({{"LOCAL_RANK", "1"}}));
+  EXPECT_FALSE(IsFirstOfHost({{"OMPI_COMM_WORLD_LOCAL_RANK", "2"}}));
+  EXPECT_FALSE(IsFirstOfHost({{"SLURM_LOCALID", "1"}}));
 }
 
 }  // namespace

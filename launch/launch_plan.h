@@ -2,35 +2,66 @@
 #ifndef CROSSHATCH_LAUNCH_LAUNCH_PLAN_H_
 #define CROSSHATCH_LAUNCH_LAUNCH_PLAN_H_
 
+/// \file
+/// What is decided before anything starts: the engine, the devices, and whether
+/// the options fit.
+
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "crosshatch/launch/launch_info.h"
 #include "crosshatch/launch/run_options.h"
+#include "crosshatch/tensor/device_backend.h"
 
 namespace crosshatch {
 
 /// What a process is to run.
 struct LaunchPlan {
-  Backend backend = Backend::kLocal;  ///< Never kAuto.
-  int ranks = 1;                      ///< Of the job.
-  /// kMpi: this process in it.
+  EngineKind engine = EngineKind::kLocal;  ///< Never kAuto.
+  int ranks = 1;                           ///< Of the job.
+  /// This process in the job; with kProcesses.
   LaunchInfo info;
 };
 
-/// Reads off its environment what a process is to run. Pure.
+/// Plans what this process runs. Pure.
 /// \error kInvalidArgument naming the option or variable and what would be
 ///     right.
 absl::StatusOr<LaunchPlan> PlanLaunch(const RunOptions& options,
                                       const Environment& environment);
 
-/// Whether this process is to say what is the same on all ranks, as --help: the
-/// one of rank 0, or one that knows of no others.
-bool SpeaksForAll(const Environment& environment);
-
-/// Whether what the program asks for fits. Apart, since what is wrong is wrong
-/// on all ranks, which have a plan and can meet to say it once.
-/// \error kInvalidArgument as above.
+/// Checks that the options fit `plan`. Apart from PlanLaunch, because all ranks
+/// fail it alike and can join to report it once.
+/// \error kInvalidArgument as of PlanLaunch.
 absl::Status CheckPlan(const LaunchPlan& plan, const RunOptions& options);
+
+/// Finds the devices of this machine's first `ranks` ranks:
+/// options.job.backends or those of options.device; empty for the CPU. There
+/// may be fewer. \error why there is none or why one cannot be used, with the
+/// flag.
+absl::StatusOr<std::vector<const DeviceBackend*>> FindDevices(
+    const RunOptions& options, int ranks);
+
+/// Returns at most `most` devices that `find` returns by index, up to its first
+/// kNotFound. \error that of `find` for any other, or for index 0.
+absl::StatusOr<std::vector<const DeviceBackend*>> CollectDevices(
+    absl::FunctionRef<absl::StatusOr<const DeviceBackend*>(int index)> find,
+    int most);
+
+/// Returns the device that a dry run is one of; null for the CPU. No device has
+/// to exist. \error as of FindDevices.
+absl::StatusOr<const DeviceBackend*> DryRunDevice(const RunOptions& options);
+
+/// \name Options that must be equal on all processes
+/// @{
+/// Returns their text, for comparison.
+std::string AgreedText(const RunOptions& options);
+/// \param mine, of_first AgreedText of this process and of rank 0's.
+/// \error kInvalidArgument naming each option that differs, with both values.
+absl::Status CheckAgreed(const std::string& mine, const std::string& of_first);
+/// @}
 
 }  // namespace crosshatch
 

@@ -139,7 +139,7 @@ int Main(int argc, char** argv) {
     options.ranks = std::atoi(ranks.c_str());
   }
   options.agreed = {"--steps=3", absl::StrCat("--lr=", Variable("PROBE_LR"))};
-  options.prepare = [](Backend, int rank) -> absl::Status {
+  options.prepare = [](EngineKind, int rank) -> absl::Status {
     if (Variable("PROBE_BAD_RANK") != absl::StrCat(rank)) {
       return absl::OkStatus();
     }

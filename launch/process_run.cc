@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/launch/process_run.h"
 
+#include <poll.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,10 +15,14 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "crosshatch/base/check_failure_handler.h"
+#include "crosshatch/base/process.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/coordination/coordination_client.h"
 #include "crosshatch/comm/coordination/coordination_server.h"
@@ -25,12 +32,7 @@
 #include "crosshatch/comm/end_mpi.h"
 #include "crosshatch/comm/nccl/built_nccl_data_planes.h"
 #include "crosshatch/comm/return_grace.h"
-#include "crosshatch/launch/agreed_options.h"
-#include "crosshatch/launch/device_choice.h"
-#include "crosshatch/launch/meeting_file.h"
-#include "crosshatch/launch/meeting_point.h"
-#include "crosshatch/launch/reachable_host.h"
-#include "crosshatch/launch/speaker.h"
+#include "crosshatch/launch/rendezvous.h"
 #include "crosshatch/launch/start_deadline.h"
 
 namespace crosshatch {
@@ -40,14 +42,16 @@ using coordination::CoordinationClient;
 using coordination::CoordinationServer;
 using coordination::Member;
 
-/// How long a rank 0 is waited for by a process that can be no rank of its job,
-/// and is to be named by it: it is there, or comes about now.
+/// How long a process that can be no rank of its job waits for rank 0, which
+/// names it.
 constexpr absl::Duration kNamedWithin = absl::Seconds(10);
-/// How long after one that finds no rank 0 the others of its host may look for
-/// it, since they do not start at one time.
-constexpr absl::Duration kOthersStart = absl::Seconds(5);
-/// A failed check is told to the others within this, or printed where it was.
-constexpr absl::Duration kTold = absl::Seconds(5);
+/// How long a failed check waits for the job's report of it before it is
+/// printed where it failed.
+constexpr absl::Duration kReportedWithin = absl::Seconds(5);
+
+/// How long a rank of a failed job stays under mpirun, which at the first exit
+/// with an error discards lines that it has not forwarded yet.
+constexpr absl::Duration kForwardedWithin = absl::Milliseconds(200);
 
 Member ThisMember(const LaunchInfo& info) {
   Member member = coordination::ThisProcess(info.rank, info.size);
@@ -55,81 +59,113 @@ Member ThisMember(const LaunchInfo& info) {
   return member;
 }
 
+/// Returns a text that is equal for processes that see one another's ids.
+std::string PidNamespace() {
+  struct stat pids = {};
+  stat("/proc/self/ns/pid", &pids);
+  return absl::StrCat(ThisMachine(), "\n", pids.st_ino);
+}
+
+/// Waits for at most `time` for the end of a process of this machine.
+/// Returns whether it still runs; one that is not reaped yet does not.
+bool StillRuns(int pid, absl::Duration time) {
+  const int file = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+  if (file < 0) return false;
+  pollfd end = {.fd = file, .events = POLLIN, .revents = 0};
+  const auto ms = static_cast<int>(absl::ToInt64Milliseconds(time));
+  const bool runs = poll(&end, 1, ms) == 0;
+  close(file);
+  return runs;
+}
+
 /// One process's part of a job.
 class Process {
  public:
-  Process(const LaunchPlan& plan, const RunOptions& options, const Say& say)
+  Process(const LaunchPlan& plan, const RunOptions& options,
+          const PrintLine& print)
       : info_(plan.info),
         options_(options),
-        say_(say),
+        print_(print),
         self_(ThisMember(plan.info)) {
     times_.start = options.start_timeout;
-    times_.heartbeat = std::min(options.heartbeat_timeout, options.timeout);
+    times_.heartbeat = std::min(options.heartbeat_timeout, options.job.timeout);
   }
 
   ~Process() {
     client_.reset();
     server_.reset();
-    RemoveMeetingFile();
+    RemoveRendezvousFile();
   }
 
   absl::Status Run(absl::FunctionRef<absl::Status(World&)> fn);
 
  private:
-  absl::Status RunJob(absl::FunctionRef<absl::Status(World&)> fn);
-  absl::Status Meet();
-  /// Makes `point`, which rank 0 is to choose, that of all processes.
-  absl::Status Choose(MeetingPoint& point);
-  absl::Status Connect(const MeetingPoint& point);
-  void RemoveMeetingFile() const;
-  /// Rank 0: listens, and puts the port that it got into `point`.
-  absl::Status Listen(MeetingPoint& point);
-  /// Whether this process of its host speaks, where nobody speaks for the job.
-  /// \param stays how long it then does, for the others to see it.
-  bool SpeaksForHost(absl::Duration stays = kSpeakerStays);
-  std::string Topic() const;
-  /// `text`, with which this process did not come to the job, with what is
-  /// wrong here before it, since that may be why.
+  /// Connects to the coordinator, and waits until all ranks have.
+  absl::Status Join();
+  /// Sets `endpoint`, whose port rank 0 chooses, on all processes.
+  absl::Status AgreeOnEndpoint(RendezvousEndpoint& endpoint);
+  absl::Status Connect(const RendezvousEndpoint& endpoint);
+  void RemoveRendezvousFile() const;
+  /// Rank 0: starts the coordinator and sets the port that it listens on.
+  absl::Status Listen(RendezvousEndpoint& endpoint);
+  /// Exchanges process ids, for ReportsForHost.
+  absl::Status FindHostRanks();
+  /// Returns whether this process prints that rank 0 is lost: it is the host's
+  /// lowest rank that still runs. That one ends last (AwaitHost), so that each
+  /// other rank sees that it runs, whenever it notices the loss.
+  bool ReportsForHost() const;
+  std::vector<std::pair<int, int>> HostRanks() const;
+  /// Waits, if this process has reported for its host, for the end of the
+  /// others.
+  void AwaitHost() const;
+  /// Returns `text`, why this process did not join, after what is wrong with
+  /// its variables: that may be the cause.
   std::string WithCause(const std::string& text) const;
-  /// What this process waited for in vain.
-  std::string LateMpi() const;
-  std::string LateEnd() const;
-  absl::Status OtherWorld(const std::string& says_mpi,
-                          const std::string& says_launcher) const;
+  /// Returns that MPI has not `done` ("started") within `time`.
+  std::string Late(const char* done, absl::Duration time,
+                   const char* cause) const;
+  absl::Status OtherWorld(const std::string& of_mpi,
+                          const std::string& of_launcher) const;
   /// Ends this process, which a lost one keeps in MPI, in step with the others.
   void LeaveMpi(const std::string& late);
-  /// Calls `fn` in bounded time: it ends on no failure of its own.
+  /// Calls `fn`, which may not return if a process is lost, in bounded time.
   void WithinTime(absl::Duration time, const std::string& late,
                   absl::FunctionRef<void()> fn);
-  /// Starts MPI, in bounded time, and tells all what each of them says.
+  /// Starts MPI in bounded time and returns the blobs of all processes.
   absl::StatusOr<std::vector<std::string>> StartMpi(const std::string& blob);
   absl::Status ChooseDevice();
   absl::Status Prepare();
-  /// Fails where this process was started with other options than rank 0.
+  /// Fails if this process was started with other options than rank 0.
   absl::Status AgreeOnOptions();
-  absl::Status RunRanks(absl::FunctionRef<absl::Status(World&)> fn);
-  void OnFailure(const FailureNotice& notice,
-                 const coordination::Roster& roster);
-  bool HasOwnWord(const absl::Status& status);
-  bool TellCheck(const std::string& text);
+  absl::Status RunRank(absl::FunctionRef<absl::Status(World&)> fn);
+  /// Reports `error` to the job. Returns it.
+  absl::Status Report(const absl::Status& error);
+  void OnFailure(const FailureNotice& notice);
+  /// Returns whether no process prints `status`, with which this one ends.
+  bool IsUnreported(const absl::Status& status);
+  /// Reports a failed check, which may fail alike on other ranks. Returns
+  /// whether the job has printed it.
+  bool ReportCheck(const std::string& text);
 
   const LaunchInfo& info_;
   const RunOptions& options_;
-  const Say& say_;
+  const PrintLine& print_;
   const Member self_;
   coordination::CoordinationTimes times_;
-  // Why the job did not start is said by OnFailure or by another process.
-  bool is_said_ = false;
-  // This process speaks for its host, and stays a while for that.
-  std::atomic<int> stays_ms_ = 0;
-  // From then on an error is told of by the rank in which it began.
+  // OnFailure or another process prints why the job did not start.
+  bool is_reported_ = false;
+  mutable std::mutex host_mutex_;
+  // Ranks of this host but rank 0, ascending, and their process ids.
+  std::vector<std::pair<int, int>> host_ranks_;
+  std::atomic<bool> has_reported_for_host_ = false;
+  // From then on the rank in which an error began reports it.
   bool has_run_ = false;
   std::atomic<bool> has_announced_ = false;
   bool has_mpi_ = false;
   std::string coordinator_host_;
   std::mutex deadline_mutex_;
   StartDeadline* deadline_ = nullptr;
-  // Of --device=cuda; null on the CPU.
+  // Null on the CPU.
   const DeviceBackend* device_ = nullptr;
   std::unique_ptr<DataPlanes> planes_;
   // In this order: the client leaves before the server waits for all to have.
@@ -137,15 +173,15 @@ class Process {
   std::unique_ptr<CoordinationClient> client_;
 };
 
-absl::Status Process::Listen(MeetingPoint& point) {
-  if (point.token.empty()) {
-    CH_ASSIGN_OR_RETURN(point.token, RandomToken());
+absl::Status Process::Listen(RendezvousEndpoint& endpoint) {
+  if (endpoint.token.empty()) {
+    CH_ASSIGN_OR_RETURN(endpoint.token, RandomToken());
   }
-  auto server = CoordinationServer::Start(point.host, point.port, self_,
-                                          point.token, times_);
+  auto server = CoordinationServer::Start(endpoint.host, endpoint.port, self_,
+                                          endpoint.token, times_);
   if (server.ok()) {
     server_ = *std::move(server);
-    point.port = server_->port();
+    endpoint.port = server_->port();
     return absl::OkStatus();
   }
   const std::string text = absl::StrCat("rank 0's coordinator ",
@@ -153,18 +189,18 @@ absl::Status Process::Listen(MeetingPoint& point) {
   if (absl::IsResourceExhausted(server.status())) {
     return absl::ResourceExhaustedError(text);
   }
-  // Another rank 0 of this job may be there: as its client this process brings
-  // about the one error of the job.
+  // Another rank 0 of this job may listen there: joining it causes the job's
+  // one error.
   const auto twin = CoordinationClient::Connect(
-      point.host, point.port, self_, point.token,
+      endpoint.host, endpoint.port, self_, endpoint.token,
       {.times = {.start = std::min(times_.start, absl::Seconds(2)),
                  .heartbeat = times_.heartbeat}});
   if (twin.ok()) {
     const absl::Status started = (*twin)->AwaitStart();
     const std::optional<FailureNotice> failure = (*twin)->failure();
-    // One that is lost was no coordinator of this job.
+    // A listener that is lost was no coordinator of this job.
     if (failure.has_value() && !failure->process_lost) {
-      is_said_ = true;
+      is_reported_ = true;
       return started;
     }
   }
@@ -182,58 +218,79 @@ std::string Process::WithCause(const std::string& text) const {
   return absl::StrCat(info_.wrong, "; as it is, ", text);
 }
 
-std::string Process::LateMpi() const {
-  return absl::StrCat(
-      "MPI has not started within ", absl::FormatDuration(times_.start),
-      " in rank ", info_.rank, " (process ", self_.pid(), " on host ",
-      self_.host(),
-      "): another process of the job was lost before it had, or a host cannot "
-      "reach another; --start_timeout and --timeout bound it");
+std::string Process::Late(const char* done, absl::Duration time,
+                          const char* cause) const {
+  return absl::StrCat("MPI has not ", done, " within ",
+                      absl::FormatDuration(time), " in rank ", info_.rank,
+                      " (process ", self_.pid(), " on host ", self_.host(),
+                      "): ", cause);
 }
 
-absl::Status Process::OtherWorld(const std::string& says_mpi,
-                                 const std::string& says_launcher) const {
-  return absl::FailedPreconditionError(
-      absl::StrCat("MPI says that this ", says_mpi, ", and ",
-                   LauncherName(info_.launcher), " ", says_launcher,
-                   ": start with a launcher that MPI knows, as srun --mpi=pmix "
-                   "or mpirun"));
+absl::Status Process::OtherWorld(const std::string& of_mpi,
+                                 const std::string& of_launcher) const {
+  return absl::FailedPreconditionError(absl::StrCat(
+      "this process is ", of_mpi, " for MPI and ", of_launcher, " for ",
+      LauncherName(info_.launcher),
+      ": start with a launcher that MPI knows, as srun --mpi=pmix or mpirun"));
 }
 
-std::string Process::LateEnd() const {
-  return absl::StrCat(
-      "MPI has not ended within ", absl::FormatDuration(options_.timeout),
-      " in rank ", info_.rank, " (process ", self_.pid(), " on host ",
-      self_.host(), "), after the job: a host cannot reach another any more");
-}
-
-std::string Process::Topic() const {
-  return absl::StrCat("the job ",
-                      info_.job.empty() ? NameOfParent() : info_.job, " at ",
-                      info_.host, ":", info_.port);
-}
-
-bool Process::SpeaksForHost(absl::Duration stays) {
-  const bool is_first = SpeaksFirst(Topic());
-  if (is_first && info_.size != 1) {
-    stays_ms_ = static_cast<int>(absl::ToInt64Milliseconds(stays));
+absl::Status Process::FindHostRanks() {
+  const std::string pids = PidNamespace();
+  CH_ASSIGN_OR_RETURN(
+      const std::vector<std::string> processes,
+      client_->Gather("processes", absl::StrCat(self_.pid(), "\n", pids),
+                      options_.job.timeout));
+  std::lock_guard lock(host_mutex_);
+  for (int rank = 1; rank < info_.size; ++rank) {
+    const std::vector<std::string> process = absl::StrSplit(
+        processes[static_cast<size_t>(rank)], absl::MaxSplits('\n', 1));
+    int pid = 0;
+    if (process.back() == pids && absl::SimpleAtoi(process[0], &pid)) {
+      host_ranks_.push_back({rank, pid});
+    }
   }
-  return is_first;
+  return absl::OkStatus();
+}
+
+std::vector<std::pair<int, int>> Process::HostRanks() const {
+  std::lock_guard lock(host_mutex_);
+  return host_ranks_;
+}
+
+bool Process::ReportsForHost() const {
+  const auto ranks = HostRanks();
+  if (ranks.empty()) {
+    // By the launcher's numbers. Rank 0 is the first of its own host.
+    return info_.is_first_of_host || (info_.rank == 1 && info_.local_rank == 1);
+  }
+  for (const auto& [rank, pid] : ranks) {
+    if (rank >= info_.rank) break;
+    if (StillRuns(pid, absl::ZeroDuration())) return false;
+  }
+  return true;
+}
+
+void Process::AwaitHost() const {
+  if (!has_reported_for_host_) return;
+  const absl::Time until = absl::Now() + ReturnGrace(options_.job.timeout);
+  for (const auto& [rank, pid] : HostRanks()) {
+    if (rank <= info_.rank) continue;
+    StillRuns(pid, std::max(until - absl::Now(), absl::ZeroDuration()));
+  }
 }
 
 void Process::LeaveMpi(const std::string& late) {
   if (client_ == nullptr) {
-    if (SpeaksForHost()) say_(WithCause(late));
-    absl::SleepFor(absl::Milliseconds(stays_ms_.load()));
+    if (info_.is_first_of_host) print_(WithCause(late));
     return;
   }
   if (!client_->failure().has_value()) {
     // All are late: the coordinator makes one error of it.
-    client_->Report({.world_ranks = {info_.rank},
-                     .error = absl::DeadlineExceededError(late)});
+    Report(absl::DeadlineExceededError(late)).IgnoreError();
   }
   client_->Leave().IgnoreError();
   server_.reset();
+  AwaitHost();
 }
 
 void Process::WithinTime(absl::Duration time, const std::string& late,
@@ -251,28 +308,32 @@ void Process::WithinTime(absl::Duration time, const std::string& late,
 
 absl::StatusOr<std::vector<std::string>> Process::StartMpi(
     const std::string& blob) {
-  absl::StatusOr<std::vector<std::string>> told;
-  WithinTime(times_.start, LateMpi(), [&] { told = ExchangeByMpi(blob); });
+  absl::StatusOr<std::vector<std::string>> blobs;
+  const std::string late = Late(
+      "started", times_.start,
+      "another process of the job was lost before it had, or a host cannot "
+      "reach another; --start_timeout and --timeout bound it");
+  WithinTime(times_.start, late, [&] { blobs = ExchangeByMpi(blob); });
   has_mpi_ = true;
-  return told;
+  return blobs;
 }
 
-absl::Status Process::Choose(MeetingPoint& point) {
-  // All processes are there: none may be missed for longer than in the job.
-  times_.start = std::min(times_.start, options_.timeout);
-  const std::string& file = info_.meeting_file;
-  const bool by_file = CanMeetByFile(file);
-  absl::Status chosen;
-  if (info_.rank == 0) chosen = Listen(point);
-  // Whatever became of it, the others wait to be told.
-  std::string text = info_.rank == 0 && chosen.ok() ? ToText(point) : "";
+absl::Status Process::AgreeOnEndpoint(RendezvousEndpoint& endpoint) {
+  // mpirun has started all: none may be missing for longer than in the job.
+  times_.start = std::min(times_.start, options_.job.timeout);
+  const std::string& file = info_.rendezvous_file;
+  const bool by_file = CanUseRendezvousFile(file);
+  absl::Status listening;
+  if (info_.rank == 0) listening = Listen(endpoint);
+  // The others wait for it, after an error too.
+  std::string text = info_.rank == 0 && listening.ok() ? ToText(endpoint) : "";
   if (by_file && info_.rank == 0) {
-    const absl::Status written = WriteMeetingFile(file, text);
-    if (chosen.ok()) chosen = written;
+    const absl::Status written = WriteRendezvousFile(file, text);
+    if (listening.ok()) listening = written;
   } else if (by_file) {
-    auto read = AwaitMeetingFile(file, times_.start);
+    auto read = AwaitRendezvousFile(file, times_.start);
     if (!read.ok()) {
-      is_said_ = !SpeaksForHost();
+      is_reported_ = !ReportsForHost();
       return absl::Status(
           read.status().code(),
           absl::StrCat("rank 0's coordinator is not to be found: ",
@@ -281,129 +342,107 @@ absl::Status Process::Choose(MeetingPoint& point) {
     }
     text = *std::move(read);
   } else {
-    CH_ASSIGN_OR_RETURN(const std::vector<std::string> told, StartMpi(text));
-    if (static_cast<int>(told.size()) != info_.size) {
-      is_said_ = !SpeaksForHost();
-      return OtherWorld(absl::StrCat("is one of ", told.size()),
+    CH_ASSIGN_OR_RETURN(const std::vector<std::string> texts, StartMpi(text));
+    if (static_cast<int>(texts.size()) != info_.size) {
+      is_reported_ = !info_.is_first_of_host;
+      return OtherWorld(absl::StrCat("one of ", texts.size()),
                         absl::StrCat("one of ", info_.size));
     }
-    text = told[0];
+    text = texts[0];
   }
-  CH_RETURN_IF_ERROR(chosen);
+  CH_RETURN_IF_ERROR(listening);
   if (text.empty()) {
-    is_said_ = true;
+    is_reported_ = true;
     return absl::UnavailableError("rank 0 has no coordinator");
   }
-  CH_ASSIGN_OR_RETURN(point, MeetingPointFromText(text));
+  CH_ASSIGN_OR_RETURN(endpoint, EndpointFromText(text));
   return absl::OkStatus();
 }
 
-void Process::RemoveMeetingFile() const {
-  if (info_.rank == 0) unlink(info_.meeting_file.c_str());
+void Process::RemoveRendezvousFile() const {
+  if (info_.rank == 0) unlink(info_.rendezvous_file.c_str());
 }
 
-absl::Status Process::Connect(const MeetingPoint& point) {
+absl::Status Process::Connect(const RendezvousEndpoint& endpoint) {
   coordination::ClientOptions options = {
       .times = times_,
-      .leave = ReturnGrace(options_.timeout),
-      .on_failure =
-          [this](const FailureNotice& notice,
-                 const coordination::Roster& roster) {
-            OnFailure(notice, roster);
-          },
-      .still_hopes = [this] { return !IsSpokenOf(Topic()); }};
-  auto client = CoordinationClient::Connect(point.host, point.port, self_,
-                                            point.token, std::move(options));
+      .leave = ReturnGrace(options_.job.timeout),
+      .on_failure = [this](const FailureNotice& notice,
+                           const coordination::Roster&) { OnFailure(notice); }};
+  auto client = CoordinationClient::Connect(endpoint.host, endpoint.port, self_,
+                                            endpoint.token, std::move(options));
   if (client.ok()) {
     client_ = *std::move(client);
     return absl::OkStatus();
   }
-  if (IsSpokenOf(Topic())) {
-    is_said_ = true;
-    return client.status();
-  }
-  is_said_ = !SpeaksForHost();
+  is_reported_ = !ReportsForHost();
   return absl::Status(
       client.status().code(),
-      absl::StrCat(
-          "rank 0's coordinator is not to be found: ",
-          absl::IsDeadlineExceeded(client.status())
-              ? absl::StrCat("nobody listened on ", point.host, ":", point.port,
-                             " within ", absl::FormatDuration(times_.start))
-              : std::string(client.status().message()),
-          "; is rank 0 started, and its address the same here?"));
+      absl::StrCat("rank 0's coordinator is not to be found: ",
+                   absl::IsDeadlineExceeded(client.status())
+                       ? absl::StrCat("nobody listened on ", endpoint.host, ":",
+                                      endpoint.port, " within ",
+                                      absl::FormatDuration(times_.start))
+                       : std::string(client.status().message()),
+                   "; is rank 0 started, and its address the same here?"));
 }
 
-absl::Status Process::Meet() {
-  MeetingPoint point = MeetingPointOf(info_);
-  const bool is_chosen = IsToBeChosen(point);
-  point.host = ReachableHost(point.host);
-  if (!info_.outside.empty()) {
-    if (info_.rank == 0 || info_.size == 1) {
-      // No other rank 0 could say it, and the others look for one.
-      is_said_ = !SpeaksForHost(kOthersStart);
-      return absl::InvalidArgumentError(info_.outside);
-    }
+absl::Status Process::Join() {
+  RendezvousEndpoint endpoint = EndpointOf(info_);
+  const bool is_chosen_by_rank_0 = endpoint.port == 0;
+  endpoint.host = ReachableHost(endpoint.host);
+  // Without another rank 0 nobody else could report it.
+  if (!info_.outside.empty() && (info_.rank == 0 || info_.size == 1)) {
+    return absl::InvalidArgumentError(info_.outside);
+  }
+  if (!info_.outside.empty() || (info_.may_miss_others && info_.rank != 0)) {
     times_.start = std::min(times_.start, kNamedWithin);
   }
-  if (info_.may_miss_others && info_.rank != 0) {
-    times_.start = std::min(times_.start, kNamedWithin);
-  }
-  if (is_chosen) {
-    CH_RETURN_IF_ERROR(Choose(point));
+  if (is_chosen_by_rank_0) {
+    CH_RETURN_IF_ERROR(AgreeOnEndpoint(endpoint));
   } else if (info_.rank == 0) {
-    const absl::Status listening = Listen(point);
-    // The others of this host need not wait for it, nor say that it is not
-    // there.
-    if (!listening.ok() && !is_said_) SpeaksForHost(kOthersStart);
-    CH_RETURN_IF_ERROR(listening);
+    CH_RETURN_IF_ERROR(Listen(endpoint));
   }
-  coordinator_host_ = point.host;
-  CH_RETURN_IF_ERROR(Connect(point));
+  coordinator_host_ = endpoint.host;
+  CH_RETURN_IF_ERROR(Connect(endpoint));
   const absl::Status started = client_->AwaitStart();
-  // A rank whose token is wrong here is told no more than that it is another.
+  // The job does not name a rank that has another token.
   const bool is_stranger =
       absl::IsUnauthenticated(started) && !info_.wrong.empty();
-  is_said_ = client_->failure().has_value() && !is_stranger;
+  is_reported_ = client_->failure().has_value() && !is_stranger;
   // All have read it.
-  if (started.ok()) RemoveMeetingFile();
+  if (started.ok()) RemoveRendezvousFile();
   return started;
 }
 
-void Process::OnFailure(const FailureNotice& notice,
-                        const coordination::Roster& roster) {
+void Process::OnFailure(const FailureNotice& notice) {
   const bool lost_rank_0 = notice.process_lost && notice.world_ranks[0] == 0;
-  // Of those that are left one of each host reports the loss of rank 0, whoever
-  // else is lost with it. They miss it about now; the lowest goes first.
-  if (lost_rank_0 && roster.has_started) {
-    absl::SleepFor(std::min(info_.rank, 20) * absl::Milliseconds(50));
-  }
-  if (info_.rank == 0 ||
-      (lost_rank_0 &&
-       SpeaksForHost(roster.has_started ? times_.interval() + kSpeakerStays
-                                        : kOthersStart))) {
-    say_(std::string(coordination::ResultOf(notice).message()));
+  if (info_.rank != 0 && lost_rank_0) has_reported_for_host_ = ReportsForHost();
+  if (info_.rank == 0 || has_reported_for_host_) {
+    print_(std::string(coordination::ResultOf(notice).message()));
   }
   has_announced_ = true;
   std::lock_guard lock(deadline_mutex_);
   if (deadline_ != nullptr) deadline_->Expire();
 }
 
-/// A check has failed in this process, and may fail in the same way in others:
-/// the job says it once.
-bool Process::TellCheck(const std::string& text) {
-  client_->Report(
-      {.world_ranks = {info_.rank}, .error = absl::InternalError(text)});
-  const absl::Time until = absl::Now() + kTold;
+absl::Status Process::Report(const absl::Status& error) {
+  client_->Report({.world_ranks = {info_.rank}, .error = error});
+  return error;
+}
+
+bool Process::ReportCheck(const std::string& text) {
+  Report(absl::InternalError(text)).IgnoreError();
+  const absl::Time until = absl::Now() + kReportedWithin;
   while (!has_announced_ && absl::Now() < until) {
     absl::SleepFor(absl::Milliseconds(5));
   }
   const std::optional<FailureNotice> failure = client_->failure();
   if (!has_announced_ || !failure.has_value()) return false;
-  // The others are to hear of it before rank 0 is gone.
+  // The others receive it before rank 0 is gone.
   if (info_.rank == 0) absl::SleepFor(times_.query());
-  // That of another rank says it too where it is the same check, which is known
-  // by its place: values that follow may be the rank's.
+  // Another rank's report serves if it is of the same check, by its place: the
+  // values that follow may be the rank's.
   constexpr std::string_view kFailed = ": check failed: ";
   const size_t end = text.find(kFailed);
   return end != std::string::npos &&
@@ -412,48 +451,38 @@ bool Process::TellCheck(const std::string& text) {
 }
 
 absl::Status Process::ChooseDevice() {
-  if (options_.device != Device::Kind::kCuda) return absl::OkStatus();
-  // Where the launcher does not say which of a machine's processes this is,
-  // CUDA_VISIBLE_DEVICES has to.
+  // If the launcher gives no local rank, CUDA_VISIBLE_DEVICES must choose.
   const int index = std::max(info_.local_rank, 0);
-  const auto choose = [&]() -> absl::Status {
-    CH_ASSIGN_OR_RETURN(const std::vector<const DeviceBackend*> devices,
-                        ChooseDevices(options_, index + 1));
-    device_ = devices.back();
+  CH_ASSIGN_OR_RETURN(const std::vector<const DeviceBackend*> devices,
+                      FindDevices(options_, index + 1));
+  if (devices.empty()) return absl::OkStatus();
+  device_ = devices[static_cast<size_t>(index) % devices.size()];
+  if (options_.device == Device::Kind::kCuda) {
     CH_ASSIGN_OR_RETURN(planes_, BuiltNcclDataPlanes(options_.nccl));
-    return absl::OkStatus();
-  };
-  const absl::Status chosen = choose();
-  if (!chosen.ok()) {
-    client_->Report({.world_ranks = {info_.rank}, .error = chosen});
   }
-  return chosen;
+  return absl::OkStatus();
 }
 
 absl::Status Process::Prepare() {
-  if (!options_.prepare) return absl::OkStatus();
-  const absl::Status prepared = options_.prepare(Backend::kMpi, info_.rank);
-  if (!prepared.ok()) {
-    client_->Report({.world_ranks = {info_.rank}, .error = prepared});
-    return prepared;
+  absl::Status prepared = ChooseDevice();
+  if (prepared.ok() && options_.prepare) {
+    prepared = options_.prepare(EngineKind::kProcesses, info_.rank);
   }
-  return client_->Gather("prepared", "", options_.timeout).status();
+  if (!prepared.ok()) return Report(prepared);
+  return client_->Gather("prepared", "", options_.job.timeout).status();
 }
 
 absl::Status Process::AgreeOnOptions() {
   const std::string mine = AgreedText(options_);
   CH_ASSIGN_OR_RETURN(const std::vector<std::string> of_all,
                       client_->Gather("options", info_.rank == 0 ? mine : "",
-                                      options_.timeout));
+                                      options_.job.timeout));
   const absl::Status agreed = CheckAgreed(mine, of_all[0]);
-  if (!agreed.ok()) {
-    client_->Report({.world_ranks = {info_.rank}, .error = agreed});
-  }
-  return agreed;
+  return agreed.ok() ? agreed : Report(agreed);
 }
 
-absl::Status Process::RunRanks(absl::FunctionRef<absl::Status(World&)> fn) {
-  CH_RETURN_IF_ERROR(ChooseDevice());
+absl::Status Process::RunRank(absl::FunctionRef<absl::Status(World&)> fn) {
+  CH_RETURN_IF_ERROR(FindHostRanks());
   CH_RETURN_IF_ERROR(Prepare());
   CH_RETURN_IF_ERROR(AgreeOnOptions());
   const bool by_ucx =
@@ -466,79 +495,79 @@ absl::Status Process::RunRanks(absl::FunctionRef<absl::Status(World&)> fn) {
                        .gather = [&](const std::string& blob) {
                          return client_->Gather(
                              absl::StrCat("ucx/", num_gathered++), blob,
-                             options_.timeout);
+                             options_.job.timeout);
                        }};
   const auto run_rank = [&](World& world) -> absl::Status {
     if (world.size() != info_.size || world.rank() != info_.rank) {
       return OtherWorld(
-          absl::StrCat("is rank ", world.rank(), " of ", world.size()),
+          absl::StrCat("rank ", world.rank(), " of ", world.size()),
           absl::StrCat("rank ", info_.rank, " of ", info_.size));
     }
     has_run_ = true;
     return fn(world);
   };
-  // Where rank 0's choice was told by MPI, it is there already.
+  // AgreeOnEndpoint may have started it.
   if (!by_ucx && !has_mpi_) CH_RETURN_IF_ERROR(StartMpi("").status());
-  return RunMpi(run_rank,
-                {.job = {.timeout = options_.timeout, .backends = {device_}},
-                 .planes = planes_.get(),
-                 .failure_channel = client_.get(),
-                 .ucx = by_ucx ? &ucx : nullptr});
+  MpiOptions options = {.job = options_.job,
+                        .planes = planes_.get(),
+                        .failure_channel = client_.get(),
+                        .ucx = by_ucx ? &ucx : nullptr};
+  options.job.backends = {device_};
+  return RunMpi(run_rank, options);
 }
 
-/// Whether `status`, with which this process ends, is said by nobody else.
-bool Process::HasOwnWord(const absl::Status& status) {
+bool Process::IsUnreported(const absl::Status& status) {
   const std::optional<FailureNotice> failure = client_->failure();
   if (!failure.has_value()) return true;
-  // Without one of its processes the job fails in many ways, and of what is
-  // wrong on several ranks before they run it takes one to be mended.
+  // The loss of a process causes many errors; and of several ranks' errors
+  // before they run, the user can mend one at a time.
   if (failure->process_lost || !has_run_) return false;
-  // What another's failure has caused here says so.
-  const std::string said(coordination::ResultOf(*failure).message());
+  // An error that another's failure causes contains its text.
+  const std::string reported(coordination::ResultOf(*failure).message());
   return !absl::IsAborted(status) &&
-         !absl::StrContains(said, std::string(status.message())) &&
+         !absl::StrContains(reported, std::string(status.message())) &&
          !absl::StrContains(std::string(status.message()),
                             std::string(failure->error.message()));
 }
 
-absl::Status Process::RunJob(absl::FunctionRef<absl::Status(World&)> fn) {
-  if (const absl::Status met = Meet(); !met.ok()) {
-    if (!is_said_) {
-      say_(WithCause(std::string(met.message())));
-    }
-    return met;
+absl::Status Process::Run(absl::FunctionRef<absl::Status(World&)> fn) {
+  if (const absl::Status joined = Join(); !joined.ok()) {
+    if (!is_reported_) print_(WithCause(std::string(joined.message())));
+    AwaitHost();
+    return joined;
   }
   const absl::Status ran = [&] {
     const CheckFailureHandler handler(
-        [this](const std::string& text) { return TellCheck(text); });
-    return RunRanks(fn);
+        [this](const std::string& text) { return ReportCheck(text); });
+    return RunRank(fn);
   }();
   if (!ran.ok() && !has_run_) {
-    // It has not come to the job, where others may wait for it.
+    // Others may wait for this rank.
     client_->Report(
         {.world_ranks = {info_.rank}, .cut_off = true, .error = ran});
   }
   if (ran.ok() && !client_->failure().has_value()) {
-    // While the coordinator still sees who is lost.
-    WithinTime(options_.timeout, LateEnd(), EndMpi);
+    // While the coordinator still notices a lost process.
+    WithinTime(options_.job.timeout,
+               Late("ended", options_.job.timeout,
+                    "after the job a host cannot reach another any more"),
+               EndMpi);
   }
   const absl::Status left = client_->Leave();
-  if (!ran.ok() && HasOwnWord(ran)) say_(std::string(ran.message()));
+  if (!ran.ok() && IsUnreported(ran)) print_(std::string(ran.message()));
+  AwaitHost();
+  if (!left.ok() && info_.launcher == Launcher::kOpenMpi) {
+    absl::SleepFor(kForwardedWithin);
+  }
   return left.ok() ? ran : left;
-}
-
-absl::Status Process::Run(absl::FunctionRef<absl::Status(World&)> fn) {
-  const absl::Status status = RunJob(fn);
-  absl::SleepFor(absl::Milliseconds(stays_ms_.load()));
-  return status;
 }
 
 }  // namespace
 
 absl::Status RunAsProcess(const LaunchPlan& plan, const RunOptions& options,
                           absl::FunctionRef<absl::Status(World&)> fn,
-                          const Say& say) {
-  return Process(plan, options, say).Run(fn);
+                          const PrintLine& print) {
+  return Process(plan, options, print).Run(fn);
 }
 
 }  // namespace crosshatch

@@ -13,22 +13,23 @@
 
 namespace crosshatch {
 
-/// What a rank's process has to say about its job: `text` without its prefix.
-using Say = std::function<void(const std::string& text)>;
+/// Prints a line of this process: `text` after the process's prefix.
+using PrintLine = std::function<void(const std::string& text)>;
 
 /// Runs `fn` as the one rank that this process is: joins the job's coordinator
-/// (comm/coordination), which rank 0's process runs, and then MPI.
+/// (comm/coordination), which rank 0's process runs, and then starts MPI or
+/// UCX.
 ///
-/// Of what goes wrong, one process speaks: that of rank 0, as soon as it is
-/// known; if that is the one that is dead, one process of each host. A process
-/// speaks of an error of its own besides if nobody else does.
+/// Rank 0 prints the job's error as soon as it is known. If rank 0 itself is
+/// lost, the lowest rank of each host that has not ended prints it. A process
+/// prints an error of its own if no other process does.
 ///
-/// \pre plan.backend is kMpi.
-/// \param say called from any thread, for each line that this process prints.
-/// \returns what the job ended with.
+/// \pre plan.engine is kProcesses.
+/// \param print called from any thread.
+/// \returns the job's result.
 absl::Status RunAsProcess(const LaunchPlan& plan, const RunOptions& options,
                           absl::FunctionRef<absl::Status(World&)> fn,
-                          const Say& say);
+                          const PrintLine& print);
 
 }  // namespace crosshatch
 

@@ -10,23 +10,19 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "absl/time/clock.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/launch/device_choice.h"
 #include "crosshatch/launch/launch_flags.h"
 #include "crosshatch/launch/launch_plan.h"
 #include "crosshatch/launch/process_run.h"
-#include "crosshatch/launch/speaker.h"
 #include "crosshatch/launch/stop.h"
 
 namespace crosshatch {
 namespace {
 
-/// Prints `text` as lines of the program, in one write, so that those of
-/// several processes do not mix.
+/// Prints `text` as lines of the program, in one write: lines of several
+/// processes do not interleave.
 void Print(const std::string& prefix, const std::string& text) {
   const std::string lines = absl::StrCat(
       prefix, program_invocation_short_name, ": ",
@@ -35,75 +31,56 @@ void Print(const std::string& prefix, const std::string& text) {
   std::fflush(stderr);
 }
 
-/// What this process's line begins with: the rank, unless it is rank 0, which
-/// speaks for the job.
+/// Returns the prefix of this process's lines: its rank, unless that is 0,
+/// which reports for the job.
 std::string PrefixOf(int rank, const RunOptions& options) {
   if (rank < 0 || (rank == 0 && !options.log_prefix)) return "";
   return absl::StrCat("[rank ", rank, "] ");
 }
 
-/// Prints what keeps this process from knowing which job it is of. What started
-/// it may have started others that fail alike, of which one of this host
-/// speaks.
-void SayWithoutPlan(const std::string& text) {
-  const Environment environment = LaunchEnvironment();
-  if (environment.empty()) {
-    // A user has, or several in one shell: no job.
-    Print("", text);
-    return;
-  }
-  // Numbers are what ranks differ in.
-  std::string topic = absl::StrCat("processes of ", NameOfParent(), ", ",
-                                   program_invocation_short_name, " without ");
-  for (const char c : text) {
-    if (!absl::ascii_isdigit(static_cast<unsigned char>(c))) topic += c;
-  }
-  if (!SpeaksFirst(topic)) return;
-  Print("", text);
-  for (const char* size : {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE"}) {
-    const auto found = environment.find(size);
-    if (found != environment.end() && found->second == "1") return;
-  }
-  absl::SleepFor(kSpeakerStays);
-}
-
-/// Ranks of this process alone.
+/// Runs ranks of this process alone.
 absl::Status RunHere(const LaunchPlan& plan, const RunOptions& options,
                      absl::FunctionRef<absl::Status(World&)> run_rank) {
-  if (plan.backend == Backend::kFake) {
+  if (plan.engine == EngineKind::kFake) {
     CH_ASSIGN_OR_RETURN(const DeviceBackend* const device,
-                        ChooseDeviceOfDryRun(options));
-    FakeOptions dry = {
-        .world_size = plan.ranks, .rank = options.fake_rank, .backend = device};
+                        DryRunDevice(options));
+    FakeOptions dry = {.world_size = plan.ranks,
+                       .rank = options.fake_rank,
+                       .backend = device,
+                       .sink = options.job.sink(options.fake_rank)};
     // A rank on a device of its own is a process.
     if (device != nullptr) dry.nccl = options.nccl;
     return RunFake(dry, run_rank);
   }
-  CH_ASSIGN_OR_RETURN(const std::vector<const DeviceBackend*> devices,
-                      ChooseDevices(options, plan.ranks));
-  return RunLocal(plan.ranks, run_rank,
-                  {.timeout = options.timeout, .backends = devices});
+  JobOptions job = options.job;
+  CH_ASSIGN_OR_RETURN(job.backends, FindDevices(options, plan.ranks));
+  return RunLocal(plan.ranks, run_rank, job);
 }
 
 }  // namespace
 
-int Run(absl::FunctionRef<absl::Status(World&)> fn, const RunOptions& asked) {
-  const absl::StatusOr<LaunchPlan> plan =
-      PlanLaunch(asked, LaunchEnvironment());
+int Run(absl::FunctionRef<absl::Status(World&)> fn,
+        const RunOptions& requested) {
+  const Environment environment = LaunchEnvironment();
+  const absl::StatusOr<LaunchPlan> plan = PlanLaunch(requested, environment);
   if (!plan.ok()) {
-    SayWithoutPlan(std::string(plan.status().message()));
+    // Which job it is of is not known: no other process can report it.
+    if (IsFirstOfHost(environment)) {
+      Print("", std::string(plan.status().message()));
+    }
     return 1;
   }
-  RunOptions options = asked;
-  if (const absl::Status wrong = CheckPlan(*plan, asked); !wrong.ok()) {
-    // It takes times that are right to meet and say it.
-    const RunOptions right;
-    for (const auto time : {&RunOptions::timeout, &RunOptions::start_timeout,
-                            &RunOptions::heartbeat_timeout}) {
-      if (options.*time <= absl::ZeroDuration()) options.*time = right.*time;
+  RunOptions options = requested;
+  if (const absl::Status wrong = CheckPlan(*plan, options); !wrong.ok()) {
+    // The ranks join to report it once, which takes valid times.
+    const RunOptions valid;
+    if (options.job.timeout <= absl::ZeroDuration()) options.job = valid.job;
+    for (const auto time :
+         {&RunOptions::start_timeout, &RunOptions::heartbeat_timeout}) {
+      if (options.*time <= absl::ZeroDuration()) options.*time = valid.*time;
     }
-    options.prepare = [wrong](Backend, int) { return wrong; };
-    // Nothing runs, and what it lacks is not to be said first.
+    options.prepare = [wrong](EngineKind, int) { return wrong; };
+    // Nothing runs, and a missing device must not be reported first.
     options.device = Device::Kind::kCpu;
   }
   const StopSignals signals;
@@ -116,14 +93,14 @@ int Run(absl::FunctionRef<absl::Status(World&)> fn, const RunOptions& asked) {
   };
   const std::string prefix = PrefixOf(plan->info.rank, options);
   absl::Status status;
-  if (plan->backend == Backend::kMpi) {
+  if (plan->engine == EngineKind::kProcesses) {
     // Reset by the one rank of this process.
     waiting.emplace();
     status = RunAsProcess(
         *plan, options, run_rank,
         [&prefix](const std::string& text) { Print(prefix, text); });
   } else {
-    if (options.prepare) status = options.prepare(plan->backend, 0);
+    if (options.prepare) status = options.prepare(plan->engine, 0);
     if (status.ok()) status = RunHere(*plan, options, run_rank);
     if (!status.ok()) Print(prefix, std::string(status.message()));
   }
@@ -133,16 +110,13 @@ int Run(absl::FunctionRef<absl::Status(World&)> fn, const RunOptions& asked) {
 
 int Run(int argc, char** argv, absl::FunctionRef<absl::Status(World&)> fn,
         RunOptions options) {
-  if (AsksForHelp(argc, argv)) {
-    const std::string program = argc > 0 ? argv[0] : "";
-    return PrintHelp(
-        DescribeFlags(program.substr(program.rfind('/') + 1) + ".cc"));
-  }
-  absl::Status parsed = ParseFlags(argc, argv);
+  const std::string program = argc > 0 ? argv[0] : "";
+  absl::Status parsed =
+      ParseFlags(argc, argv, program.substr(program.rfind('/') + 1) + ".cc");
   if (parsed.ok()) parsed = ReadLaunchFlags(options);
   if (!parsed.ok()) {
-    // Processes of a job are to say it once.
-    options.prepare = [parsed](Backend, int) { return parsed; };
+    // The processes of a job report it once.
+    options.prepare = [parsed](EngineKind, int) { return parsed; };
     options.device = Device::Kind::kCpu;
     options.cuda = {};
   }

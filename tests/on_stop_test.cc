@@ -71,7 +71,7 @@ std::map<std::string, uint64_t> Train(const std::string& from, int steps,
     for (int i = 0; i < steps; ++i) CH_RETURN_IF_ERROR(run.Step());
     return checkpoint::SaveCheckpoint(world, *run.state, to);
   };
-  EXPECT_EQ(Run(run_rank, {.backend = Backend::kLocal, .ranks = kRanks}), 0);
+  EXPECT_EQ(Run(run_rank, {.engine = EngineKind::kLocal, .ranks = kRanks}), 0);
   const auto hashes = HashesOf(to);
   EXPECT_TRUE(hashes.ok()) << hashes.status();
   return hashes.value_or(std::map<std::string, uint64_t>());

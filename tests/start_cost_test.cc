@@ -43,7 +43,7 @@ Counts CountsOf(int fsdp, int tp, int64_t layers, int64_t steps,
   options.steps = steps;
   options.lr = 1e-3;
   // A real run's way through the program; only rank 0 prints.
-  options.run.backend = Backend::kLocal;
+  options.run.engine = EngineKind::kLocal;
   const std::string path = absl::StrCat(std::getenv("TEST_TMPDIR"), "/text");
   std::ofstream(path) << "a text";
   auto tokens = TokenSource::FromText({path});

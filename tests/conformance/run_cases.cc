@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// bazel run //tests:conformance -- --cases=FILE --out=FILE [--backend=auto]
+// bazel run //tests:conformance -- --cases=FILE --out=FILE [--engine=auto]
 //
 // Reads a file of cases, one JSON object a line (case_runner.h), runs each on
 // real ranks and writes a file of answers, one line each, in the same order.
@@ -55,13 +55,13 @@ int main(int argc, char** argv) {
   namespace ch = crosshatch;
   absl::SetProgramUsageMessage(
       "runs conformance cases: --cases=FILE --out=FILE");
-  absl::Status flags = ch::ParseFlags(argc, argv);
+  absl::Status flags = ch::ParseFlags(argc, argv, "conformance/run_cases.cc");
   const std::string path = FromWhereItWasTyped(absl::GetFlag(FLAGS_cases));
   const std::string out = FromWhereItWasTyped(absl::GetFlag(FLAGS_out));
   const std::vector<std::string> cases = ReadCases(path);
   ch::RunOptions options = {.local_ranks = ch::conformance::RanksOf(cases)};
   if (flags.ok()) flags = ch::ReadLaunchFlags(options);
-  options.prepare = [&](ch::Backend, int) -> absl::Status {
+  options.prepare = [&](ch::EngineKind, int) -> absl::Status {
     CH_RETURN_IF_ERROR(flags);
     if (std::ifstream(path)) return absl::OkStatus();
     return absl::NotFoundError("cannot read --cases=" + path);

@@ -46,11 +46,11 @@ std::vector<nlohmann::json> MetricsWith(const std::vector<std::string>& flags,
   std::ofstream(text) << "A small text to learn, which goes on and on and on, "
                          "and then once more, and has an end.";
   std::vector<std::string> arguments = {
-      "train_lm",        "--text=" + text,   "--metrics=" + metrics,
-      "--dim=12",        "--layers=2",       "--heads=2",
-      "--ffn=10",        "--global_batch=4", "--seq_len=6",
-      "--steps=4",       "--vocab=128",      "--timeout=120s",
-      "--backend=local", "--seed=3"};
+      "train_lm",       "--text=" + text,   "--metrics=" + metrics,
+      "--dim=12",       "--layers=2",       "--heads=2",
+      "--ffn=10",       "--global_batch=4", "--seq_len=6",
+      "--steps=4",      "--vocab=128",      "--timeout=120s",
+      "--engine=local", "--seed=3"};
   arguments.insert(arguments.end(), flags.begin(), flags.end());
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
@@ -61,8 +61,13 @@ std::vector<nlohmann::json> MetricsWith(const std::vector<std::string>& flags,
   EXPECT_TRUE(tokens.ok()) << tokens.status();
   if (!options.ok() || !tokens.ok()) return {};
   RunOptions run = options->run;
-  run.cuda_device = CudaBackend;
-  run.cuda_of_dry_runs = [] { return &CudaBackendForDryRuns(); };
+  if (run.engine == EngineKind::kFake) {
+    run.job.backends = {&CudaBackendForDryRuns()};
+  } else if (run.device == Device::Kind::kCuda) {
+    for (int i = 0; CudaBackend(i).ok(); ++i) {
+      run.job.backends.push_back(*CudaBackend(i));
+    }
+  }
   const int status = Run(
       [&](World& world) { return examples::Train(world, *options, *tokens); },
       run);
@@ -130,7 +135,7 @@ TEST(CudaLaunchTest, GoesOnFromACheckpoint) {
       std::filesystem::remove_all(checkpoints + "/step-000004");
       return LossesWith({"--mesh=" + mesh, "--device=" + device, how,
                          "--checkpoints=" + checkpoints, "--save_every=2",
-                         resumes ? "--resume" : "--resume=false"},
+                         resumes ? "--resume" : "--noresume"},
                         resumes ? 2 : 4);
     };
     const std::vector<double> whole = losses("fsdp:2,tp:2", "cuda", false);
@@ -154,7 +159,7 @@ TEST(CudaLaunchTest, ADryRunNeedsNoDevice) {
       MetricsWith({"--mesh=fsdp:2,tp:2", "--device=cuda"});
   const emulation::RuntimeCounts before = emulation::CountsOfRuntime();
   const std::vector<nlohmann::json> dry =
-      MetricsWith({"--mesh=fsdp:2,tp:2", "--device=cuda", "--backend=fake"});
+      MetricsWith({"--mesh=fsdp:2,tp:2", "--device=cuda", "--engine=fake"});
   const emulation::RuntimeCounts after = emulation::CountsOfRuntime();
   EXPECT_EQ(after.kernels, before.kernels);
   EXPECT_EQ(after.allocations, before.allocations);

@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 // cannot, else nothing.
 std::string ErrorOfCudaRun() {
   ch::RunOptions options;
-  options.backend = ch::Backend::kLocal;
+  options.engine = ch::EngineKind::kLocal;
   options.device = ch::Device::Kind::kCuda;
   testing::internal::CaptureStderr();
   const int status = ch::Run(
