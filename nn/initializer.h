@@ -3,10 +3,9 @@
 #define CROSSHATCH_NN_INITIALIZER_H_
 
 /// \file
-/// How parameters and buffers get their first values. The value of an element
-/// follows from the seed, the name and the element's index in the global
-/// tensor, and from nothing else, so it is the same on every mesh, and each
-/// rank makes just its own.
+/// Initial values of parameters and buffers. The value of an element depends
+/// only on the seed, the name and the element's index in the global tensor, so
+/// it is the same on every mesh, and each rank computes its own elements only.
 ///
 ///     layer.weight()->set_initializer(init::XavierUniform());
 
@@ -19,18 +18,19 @@
 
 namespace crosshatch::nn {
 
-/// One element that is to be filled.
+/// The element that Initializer::value computes.
 class InitElement {
  public:
   InitElement(ShapeView index, ShapeView sizes, uint64_t key,
               uint64_t row_major)
       : index(index), sizes(sizes), key_(key), row_major_(row_major) {}
 
-  /// Where it lies in the global tensor, and the sizes of that.
+  /// Its index in the global tensor, and that tensor's sizes.
   const ShapeView index;
   const ShapeView sizes;
 
-  /// The element's `i`th random number, even in [0, 1), a multiple of 2^-24.
+  /// Returns the element's `i`th random number, uniform in [0, 1), a multiple
+  /// of 2^-24.
   double Uniform(uint64_t i = 0) const;
 
  private:
@@ -48,21 +48,22 @@ struct Initializer {
     kTruncatedNormal,
     kByElement,
   };
-  /// What the spread of kNormal and kUniform is divided by the root of: the
-  /// number of elements that a unit of the output reads, or that one of the
-  /// input is read by, or the mean of both. Of the global sizes: a weight is
-  /// [out, in, ...], and what follows counts in both.
+  /// The fan by whose square root the scale of kNormal and kUniform is divided:
+  /// the number of inputs of an output, of outputs of an input, or their mean.
+  /// Fans are those of the global sizes: a weight is [out, in, ...], and
+  /// further dims count in both.
   enum class Fan : uint8_t { kNone, kIn, kOut, kMean };
 
   Kind kind = Kind::kZeros;
   double stddev = 0.02;  ///< kNormal and kTruncatedNormal.
   double mean = 0;       ///< As stddev; kConstant: the value.
-  /// kUniform: in [low, high). kTruncatedNormal: what is beyond is drawn anew.
+  /// kUniform: in [low, high). kTruncatedNormal: values outside are drawn
+  /// again.
   double low = 0;
   double high = 0;
   Fan fan = Fan::kNone;
-  /// kByElement: the value. Called on the rank's thread, for elements of this
-  /// rank's part in order.
+  /// kByElement: computes the value. Called on the rank's thread, for the
+  /// elements of this rank's shard in order.
   std::function<double(const InitElement&)> value = nullptr;
 };
 
@@ -70,38 +71,40 @@ namespace init {
 
 Initializer Constant(double value);
 Initializer Normal(double stddev, double mean = 0);
-/// Even in [low, high).
+/// Returns a uniform distribution in [low, high).
 Initializer Uniform(double low, double high);
-/// Normal, what is not in [low, high] drawn anew: at least a tenth of the
-/// distribution is to be in it. The defaults are those of torch.
+/// Returns a normal distribution within [low, high], which must contain at
+/// least a tenth of it. The defaults are PyTorch's.
 Initializer TruncatedNormal(double stddev = 1, double mean = 0, double low = -2,
                             double high = 2);
-/// Spreads that keep the variance of activations and gradients, by Glorot and
-/// Bengio: standard deviation gain / sqrt(mean of both fans).
+/// Return the distributions of Glorot and Bengio, which keep the variance of
+/// activations and gradients: standard deviation gain / sqrt(mean of both
+/// fans).
 Initializer XavierUniform(double gain = 1);
 Initializer XavierNormal(double gain = 1);
-/// By He et al., for what a (leaky) ReLU follows: standard deviation
-/// sqrt(2 / (1 + slope^2) / fan).
+/// Return the distributions of He et al., for layers before a (leaky) ReLU:
+/// standard deviation sqrt(2 / (1 + slope^2) / fan).
 Initializer KaimingUniform(double negative_slope = 0,
                            Initializer::Fan fan = Initializer::Fan::kIn);
 Initializer KaimingNormal(double negative_slope = 0,
                           Initializer::Fan fan = Initializer::Fan::kIn);
-/// GPT-2's for projections that end a residual branch, of which a model of
-/// `layers` blocks has two each: normal of stddev / sqrt(2 layers).
+/// Returns GPT-2's distribution for projections that end a residual branch, two
+/// in each of `layers` blocks: normal with stddev / sqrt(2 layers).
 Initializer ScaledResidual(int64_t layers, double stddev = 0.02);
-/// Gives each element what a function of the user's says.
+/// Returns an initializer that calls `value` for each element.
 Initializer ByElement(std::function<double(const InitElement&)> value);
 
 }  // namespace init
 
-/// Whether `initializer` can fill `tensor`.
-/// \error kInvalidArgument naming `name` and what does not fit: a fan of fewer
-///     than two dims, random numbers for integers, bounds that leave nothing.
+/// Returns OK if `initializer` can fill `tensor`.
+/// \error kInvalidArgument naming `name` and the reason: a fan of fewer than
+/// two
+///     dims, random numbers for integers, or empty bounds.
 absl::Status CheckInitializer(const std::string& name, const Tensor& tensor,
                               const Initializer& initializer);
 
 /// Fills `tensor`, plain or distributed but not partial, in place and outside
-/// of the graph. Nothing in a dry run. \pre CheckInitializer
+/// of the graph. Does nothing in a dry run. \pre CheckInitializer is OK
 void FillInitial(const Tensor& tensor, const Initializer& initializer,
                  uint64_t seed, const std::string& name);
 

@@ -3,8 +3,8 @@
 #define CROSSHATCH_NN_MODULE_H_
 
 /// \file
-/// The tree of modules, with hooks around each forward: what tensor parallelism
-/// and FSDP attach to.
+/// The tree of modules, with hooks around each forward, to which tensor
+/// parallelism and FSDP attach.
 
 #include <cstdint>
 #include <functional>
@@ -32,12 +32,12 @@ class Attachment {
  public:
   virtual ~Attachment() = default;
 
-  /// Whether it runs the module on a part of the batch on each of several
-  /// ranks, and says which (batch_rows.h).
+  /// Returns whether it runs the module on different rows of the batch on
+  /// several ranks and reports which (batch_rows.h).
   virtual bool splits_batch() const { return false; }
 };
 
-/// What outlives a module, for those that refer to it.
+/// State that outlives a module, for objects that refer to it.
 struct ModuleLife {
   Module* module = nullptr;  ///< Null once the module is destroyed.
   /// Module::label, as of the last call of Module::life.
@@ -45,14 +45,13 @@ struct ModuleLife {
 };
 
 /// Receives the begin and the end of each forward of the modules that it is set
-/// on (Module::set_forward_watcher), but for those that recomputation runs
-/// again.
+/// on (Module::set_forward_watcher), except for forwards that are recomputed.
 class ForwardWatcher {
  public:
   virtual ~ForwardWatcher() = default;
 
   virtual void ForwardBegins(const Module& module) = 0;
-  /// Outermost forwards end last; their inputs are still there
+  /// Called last for the outermost forward, whose inputs are still available
   /// (Module::OutermostInputs).
   virtual void ForwardEnds() = 0;
 };
@@ -70,8 +69,8 @@ struct NamedModule {
   Module* module;
 };
 
-/// Base of all layers and models. A subclass makes its submodules, parameters
-/// and buffers in the line that declares them:
+/// Base of all layers and models. A subclass creates its submodules, parameters
+/// and buffers in the lines that declare them:
 ///
 ///     class Mlp final : public Module {
 ///       ...
@@ -80,9 +79,8 @@ struct NamedModule {
 ///       Parameter& scale_ = MakeParameter("scale", {16}, init::Constant(1));
 ///     };
 ///
-/// or holds them otherwise and registers them (RegisterModule and its like):
-/// then the tree does not own them, their holders do. Not movable: hooks and
-/// parents refer to it by address.
+/// or owns them otherwise and registers them (RegisterModule and similar). Not
+/// movable, because hooks and parents refer to it by address.
 class Module {
  public:
   using PreHook = std::function<void(Module&, TensorList& inputs)>;
@@ -100,95 +98,99 @@ class Module {
   /// Runs the pre-hooks in order (they may replace inputs), ForwardImpl, then
   /// the post-hooks in order (they may replace outputs).
   TensorList Call(TensorList inputs);
-  /// Call for one input and one output.
+  /// Does the same for one input and one output.
   Tensor Forward(const Tensor& input);
 
-  /// E.g. "Linear", for messages: what a module is says its C++ type.
+  /// Returns a name for messages, e.g. "Linear". Code distinguishes modules by
+  /// their C++ types.
   virtual const char* type_name() const = 0;
 
-  /// From the root of the tree: "layers.0.mlp"; empty for the root.
+  /// Returns the name from the root of the tree, e.g. "layers.0.mlp"; empty for
+  /// the root.
   std::string FullName() const;
-  /// For messages: "layers.0.mlp (LlamaMlp)"; of the root its type.
+  /// Returns a name for messages, e.g. "layers.0.mlp (LlamaMlp)"; for the root
+  /// its type.
   const std::shared_ptr<const std::string>& label() const;
 
-  /// Returns what reports whether this module is still there.
+  /// Returns an object that reports whether this module still exists.
   std::shared_ptr<const ModuleLife> life();
 
-  /// Not nullopt: its own forward, as it is set now, draws random numbers for a
-  /// row by where in the batch the row lies (dropout, while training), and they
-  /// follow from this number, which is the same on all ranks.
+  /// Returns a number, the same on all ranks, if the module's own forward draws
+  /// random numbers by the index of a row in the batch (dropout during
+  /// training); the draws depend on it. Otherwise nullopt.
   virtual std::optional<uint64_t> row_randomness() const {
     return std::nullopt;
   }
 
-  /// The inputs of the outermost module that runs on the calling thread; empty
-  /// outside of modules.
+  /// Returns the inputs of the outermost module that runs on the calling
+  /// thread; empty outside of modules.
   static TensorSpan OutermostInputs();
   /// Returns the innermost module that runs on the calling thread; null outside
   /// of modules.
   static const Module* Innermost();
 
-  /// The module that registered this one first; null for the root of a tree,
-  /// and once that module is destroyed.
+  /// Returns the module that registered this one first; null for the root of a
+  /// tree, and after that module is destroyed.
   Module* parent() const {
     return parent_ == nullptr ? nullptr : parent_->module;
   }
   const std::vector<std::pair<std::string, Module*>>& children() const {
     return children_;
   }
-  /// This module's own parameters, not its children's.
+  /// Returns this module's own parameters, not those of its children.
   const std::vector<std::pair<std::string, std::shared_ptr<Parameter>>>&
   own_parameters() const {
     return parameters_;
   }
-  /// The same of buffers.
+  /// Returns this module's own buffers.
   const std::vector<std::pair<std::string, std::shared_ptr<Buffer>>>&
   own_buffers() const {
     return buffers_;
   }
-  /// This module and all below, each once, depth first, left to right; named
-  /// from this module.
+  /// Returns this module and all below it, each once, depth first, left to
+  /// right, with names from this module.
   std::vector<NamedModule> NamedModules();
-  /// Every parameter once, in traversal order, named from this module. Gives
-  /// the parameters and buffers of the whole tree their full names
-  /// (Parameter::name) where they have none yet. All that reads the names calls
-  /// it, Materialize too, so a model need not; a module that gets a parent
-  /// before it is materialized is named anew, from the new root.
+  /// Returns every parameter once, in traversal order, with names from this
+  /// module. Sets the full names (Parameter::name) of parameters and buffers of
+  /// the whole tree that have none yet. A model need not call it, because all
+  /// readers of names do. A module that gets a parent before it is materialized
+  /// is named again, from the new root.
   std::vector<NamedParameter> NamedParameters();
   std::vector<Parameter*> Parameters();
-  /// The same of buffers, persistent or not.
+  /// Returns every buffer once, persistent or not.
   std::vector<NamedBuffer> NamedBuffers();
-  /// Calls `f` for each module below, each once, children before their
-  /// parents, then for this one (apply of torch).
+  /// Calls `f` for each module below, each once, children before their parents,
+  /// then for this one (torch.nn.Module.apply).
   void ForEachModule(absl::FunctionRef<void(Module&)> f);
 
-  /// True at first. What differs in training (Dropout) asks for its own. A
-  /// forward that is computed again for its backward (checkpoint.h) is told
-  /// what it was told the first time, whatever was set since.
+  /// Returns whether the module is in training mode, as it is initially. A
+  /// forward that is recomputed for its backward (checkpoint.h) gets the value
+  /// of the first time, whatever was set since.
   bool training() const;
-  /// Of this module and all below.
+  /// Sets the mode of this module and all below it.
   void set_training(bool training);
 
-  /// Makes all parameters and buffers of floating point in this module and
-  /// below ones of `dtype` (Parameter::set_dtype), which checks that it comes
-  /// before Materialize and what spreads them over ranks.
+  /// Changes the dtype of all floating-point parameters and buffers in this
+  /// module and below (Parameter::set_dtype).
+  /// \checks that they have no memory and are not distributed yet
   void set_dtype(DType dtype);
 
-  /// Materializes all parameters and buffers; see materialize.h.
+  /// Materializes all parameters and buffers (materialize.h).
   absl::Status Materialize(const MaterializeOptions& options);
 
-  /// A hook sees what the hooks before it left. A hook that is added or removed
-  /// while the module runs takes part from the next call on.
-  /// \returns an id for RemoveHook. `first`: before the hooks that are there.
+  /// Adds a hook. A hook gets the tensors that the hooks before it left. A hook
+  /// that is added or removed during a call has its effect from the next call
+  /// on. \param first whether it runs before the existing hooks, instead of
+  /// after. \returns an id for RemoveHook.
   int AddPreHook(PreHook hook, bool first = false);
   int AddPostHook(PostHook hook, bool first = false);
   void RemoveHook(int id);
 
-  /// From now on `wrapper` runs in the place of what ran there so far, between
-  /// the hooks, and gets that as `forward`: ForwardImpl at first.
+  /// Runs `wrapper` between the hooks from now on, in place of ForwardImpl or
+  /// the last wrapper, which it gets as `forward`.
   void AddForwardWrapper(ForwardWrapper wrapper);
 
-  /// Null takes it away.
+  /// Sets the watcher; null removes it.
   void set_forward_watcher(std::shared_ptr<ForwardWatcher> watcher) {
     forward_watcher_ = std::move(watcher);
   }
@@ -196,30 +198,32 @@ class Module {
     return forward_watcher_;
   }
 
-  /// The runtime state under `key` ("fsdp"); null if none.
+  /// Returns the runtime state under `key` ("fsdp"); null if there is none.
   Attachment* attachment(const std::string& key) const;
-  /// Whether one of the runtimes on it splits the batch.
+  /// Returns whether one of the runtimes on it splits the batch.
   bool splits_batch() const;
-  /// Replaces what is there; null takes it away.
+  /// Replaces the state under `key`; null removes it.
   void Attach(const std::string& key, std::shared_ptr<Attachment> attachment);
 
  protected:
   virtual TensorList ForwardImpl(TensorSpan inputs) = 0;
 
-  /// training() as it is set now: for what is asked of a module by those around
-  /// its forward (row_randomness), who do not ask again for a backward.
+  /// Returns the mode as it is set now, also during a recomputation: for
+  /// queries from outside of the forward (row_randomness).
   bool is_set_to_train() const { return training_; }
 
-  /// `name` may have dots: a list of modules registers "layers.0", "layers.1"
-  /// and needs no module of its own. Names are unique within a module, and no
-  /// module is below itself, both checked.
+  /// Registers a module that somebody else owns. `name` may have dots: a list
+  /// of modules registers "layers.0", "layers.1" and needs no module of its
+  /// own. \checks that names are unique within a module, and that no module is
+  /// below
+  ///     itself
   void RegisterModule(std::string name, Module& module);
   void RegisterParameter(std::string name,
                          std::shared_ptr<Parameter> parameter);
   void RegisterBuffer(std::string name, std::shared_ptr<Buffer> buffer);
 
-  /// \name Making and registering in one
-  /// What is made lives as long as this module.
+  /// \name Creation with registration
+  /// The created objects live as long as this module.
   /// @{
   template <typename M, typename... Args>
   M& Make(std::string name, Args&&... args) {
@@ -229,13 +233,13 @@ class Module {
     Own(std::move(name), std::move(module));
     return made;
   }
-  /// Makes an M that is described by options, by their names:
+  /// Makes an M from options by name, e.g.
   /// Make<Linear>("up", {.in = 16, .out = 64, .bias = true}).
   template <typename M>
   M& Make(std::string name, const typename M::Options& options) {
     return Make<M, const typename M::Options&>(std::move(name), options);
   }
-  /// Registers what somebody else has made.
+  /// Takes over and registers `module`.
   Module& Own(std::string name, std::unique_ptr<Module> module);
   Parameter& MakeParameter(std::string name, ShapeView sizes,
                            Initializer initializer, DType dtype = kFloat32);
@@ -244,8 +248,7 @@ class Module {
   /// @}
 
  private:
-  // Shared, so that a hook that adds or removes hooks of this module does not
-  // pull the function that runs from under its own feet.
+  // Shared, so that a hook may remove itself while it runs.
   template <typename F>
   struct Hook {
     int id;
@@ -273,10 +276,11 @@ class Module {
   template <typename F>
   int AddHook(HookList<F>& hooks, F hook, bool first);
 
-  /// Of this module and all below: a name has changed.
+  /// Resets the labels of this module and all below, because a name has
+  /// changed.
   void ForgetLabels();
 
-  /// Checks that it is none of the names of parameters and buffers.
+  /// Checks that no parameter or buffer has this name.
   void CheckFree(const std::string& name) const;
 
   /// Without a label yet.
@@ -294,12 +298,13 @@ class Module {
   ForwardWrapper forward_wrapper_;
   std::shared_ptr<ForwardWatcher> forward_watcher_;
   int next_hook_id_ = 0;
-  mutable std::shared_ptr<const std::string> label_;  ///< Null until asked for.
-  std::shared_ptr<ModuleLife> life_;                  ///< Null until asked for.
+  mutable std::shared_ptr<const std::string> label_;  ///< Null until requested.
+  std::shared_ptr<ModuleLife> life_;                  ///< Null until requested.
   std::map<std::string, std::shared_ptr<Attachment>> attachments_;
 };
 
-/// Base, beside Module, of a module that names its inputs:
+/// Second base of a module with several inputs that names them, so that styles
+/// can refer to them by name (tp::PrepareModuleInput):
 ///
 ///     class CrossAttention final : public nn::Module, public nn::NamedInputs {
 ///       std::vector<std::string> input_names() const override {
@@ -308,41 +313,42 @@ class Module {
 class NamedInputs {
  public:
   virtual ~NamedInputs() = default;
-  /// In the order in which Module::Call takes them.
+  /// Returns the names in the order of Module::Call's inputs.
   virtual std::vector<std::string> input_names() const = 0;
 };
 
-/// The root of the tree that `module` is in: itself where it has no parent.
-/// Owned as it is; no other module until one of them gets a parent.
+/// Returns the root of the tree of `module`: itself if it has no parent.
 inline Module& RootOf(Module& module) {
   Module* root = &module;
   while (root->parent() != nullptr) root = root->parent();
   return *root;
 }
 
-/// Attached under kKey to each module that the runtime has taken over, and to
-/// its parts: the state of a part is as much the runtime's.
+/// Reports whether parameters of a module that a runtime (FSDP) manages can be
+/// saved and restored now. Attached under kKey to the module and those below
+/// it.
 class StateGuard : public Attachment {
  public:
   static constexpr char kKey[] = "state_guard";
 
-  /// Whether Parameter::data() holds the values that the module is at.
-  /// \param what the caller, to begin the message with: "ModuleState".
+  /// Returns OK if Parameter::data() has the current values.
+  /// \param what the caller, for the message: "ModuleState".
   /// \error kFailedPrecondition naming the module and what to do first.
   virtual absl::Status CheckReadable(const char* what) const = 0;
-  /// Whether Parameter::data() may be overwritten.
+  /// Returns OK if Parameter::data() may be overwritten.
   /// \error as CheckReadable.
   virtual absl::Status CheckWritable(const char* what) const = 0;
-  /// The forward of `module`, to which this is attached, runs again within a
-  /// backward (nn/checkpoint.h), without its hooks, and needs its parameters.
+  /// Called before the forward of `module`, to which this is attached, is
+  /// recomputed in a backward (nn/checkpoint.h), without hooks: it needs its
+  /// parameters.
   virtual void BeginRecomputation(Module& /*module*/) {}
 };
 
-/// Whether every guard on `module` and below lets its parameters be read.
-/// \error as StateGuard::CheckReadable, of the first that does not.
+/// Returns OK if every guard on `module` and below allows reading.
+/// \error of the first StateGuard::CheckReadable that fails.
 absl::Status CheckReadable(Module& module, const char* what);
-/// Whether every one lets them be overwritten.
-/// \error as StateGuard::CheckWritable, of the first that does not.
+/// Returns OK if every guard allows overwriting.
+/// \error of the first StateGuard::CheckWritable that fails.
 absl::Status CheckWritable(Module& module, const char* what);
 
 }  // namespace crosshatch::nn
