@@ -3,7 +3,7 @@
 #define CROSSHATCH_NN_COMM_REPORT_H_
 
 /// \file
-/// What a rank communicates, by module, op and collective.
+/// CommReport: counts a rank's communication by module, op and collective.
 ///
 ///     nn::CommReport report(model);
 ///     ... one step ...
@@ -26,40 +26,40 @@ namespace crosshatch::nn {
 
 struct CommCount {
   int64_t collectives = 0;
-  /// That this rank takes from others (CommunicatorStats).
+  /// Received by this rank (CommunicatorStats).
   int64_t bytes = 0;
 };
 
-/// Collectives that differ in none of the following.
+/// Collectives that agree in all of the following.
 struct CommEntry {
-  /// Name of the innermost module that ran, from the module of the report;
-  /// empty for that one, nullopt for what is issued outside of it.
+  /// The name of the innermost running module, from the module of the report;
+  /// empty for that one, nullopt outside of it.
   std::optional<std::string> module;
-  /// In the backward pass, recomputation included.
+  /// Whether in the backward pass, including recomputation.
   bool backward = false;
   CommOrigin::Kind origin = CommOrigin::Kind::kOther;
-  /// The op that made the rank communicate; the collective's label where it was
-  /// no op of a distributed tensor.
+  /// The op of a distributed tensor that communicated; otherwise the
+  /// collective's label.
   std::string cause;
   /// "all_gather"
   std::string collective;
-  /// The mesh axes, or what else the group is called.
+  /// The mesh axes, or another name of the group.
   std::string group;
 
   CommCount count;
 };
 
-/// Counts from its making to its end, as the rank's event sink; events go on to
-/// the sink that was there before. Without one, a program pays nothing.
+/// Counts from its construction to its destruction, as the rank's event sink;
+/// events go on to the sink that was set before. Costs nothing if unused.
 ///
-/// A module is known by its calls in forward; backward, by the ops that it ran
-/// there and the parameters that it has. What FSDP issues ahead of time counts
-/// for the module that runs then. Reports nest: the last one made is the first
-/// to go, and none while a module runs. \threadsafety the rank's thread only.
+/// A collective in forward belongs to the module that runs; in backward, to the
+/// one that ran the op in forward or that has the parameter. A prefetch of FSDP
+/// belongs to the module that runs then. Reports nest: destroy the last one
+/// first, and none while a module runs. \threadsafety the rank's thread only.
 class CommReport final : public EventSink {
  public:
-  /// Reports by `root` and all modules below; one that is destroyed before the
-  /// report keeps its counts.
+  /// Reports for `root` and all modules below. A module that is destroyed
+  /// before the report keeps its counts.
   explicit CommReport(Module& root);
   ~CommReport() override;
   CommReport(const CommReport&) = delete;
@@ -67,20 +67,20 @@ class CommReport final : public EventSink {
 
   void Write(const LogEvent& event) override;
 
-  /// In the order of their first collective.
+  /// Returns the entries in the order of their first collective.
   const std::vector<CommEntry>& entries() const { return entries_; }
   CommCount Total() const;
-  /// Counts what a module and all below it move, forward and backward.
+  /// Returns the sum over a module and all below it, forward and backward.
   CommCount InModule(const std::string& name) const;
-  /// They sum what has one CommEntry::cause, or one CommEntry::collective.
+  /// Return sums by CommEntry::cause and by CommEntry::collective.
   std::map<std::string, CommCount> ByCause() const;
   std::map<std::string, CommCount> ByCollective() const;
 
   /// Counts from zero.
   void Reset() { entries_.clear(); }
 
-  /// A line for each module with what it and those below it communicate, in the
-  /// order of NamedModules, and below it a line for each of its own entries:
+  /// Returns a line for each module with the sum over it and those below it, in
+  /// the order of NamedModules, followed by a line for each of its own entries:
   ///
   ///     2 collectives, 64 bytes
   ///     (root): 2 collectives, 64 bytes

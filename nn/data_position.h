@@ -3,7 +3,7 @@
 #define CROSSHATCH_NN_DATA_POSITION_H_
 
 /// \file
-/// DataPosition: how far a run has read its data, whatever ranks read it.
+/// DataPosition: the position of a run in its data, independent of the mesh.
 
 #include <cstdint>
 #include <string>
@@ -17,9 +17,8 @@
 namespace crosshatch::nn {
 
 /// The position of a run in a data set of numbered rows, which it reads in
-/// order, round and round. It counts rows of global batches, not those of a
-/// rank: a run that resumes on another number of ranks reads the rows that come
-/// next, each once.
+/// order and repeatedly. It counts rows of global batches, so a run that
+/// resumes on another number of ranks continues with the next row.
 ///
 ///     nn::DataPosition position(dataset.size());
 ///     nn::CombinedState run({{"model", &parameters}, {"data", &position}});
@@ -27,7 +26,8 @@ namespace crosshatch::nn {
 ///       for (const int64_t row : position.Next(data, /*rows=*/10)) ...
 ///     }
 ///
-/// All ranks call the same. \threadsafety the rank's thread only.
+/// All ranks make the same calls.
+/// \threadsafety the rank's thread only.
 class DataPosition final : public Stateful {
  public:
   /// \param size rows of the data set. \checks size > 0
@@ -50,9 +50,9 @@ class DataPosition final : public Stateful {
   std::vector<int64_t> NextIndices(const DeviceMesh& data, int64_t rows);
 
   int64_t size() const { return size_; }
-  /// The row of the data set that the next batch begins with.
+  /// Returns the first row of the next batch.
   int64_t row() const { return row_; }
-  /// How many times the data set has been read to its end.
+  /// Returns the number of times that the data set has been read to its end.
   int64_t epoch() const { return epoch_; }
 
   absl::StatusOr<StateDict> State() override;

@@ -3,8 +3,8 @@
 #define CROSSHATCH_NN_DISTRIBUTE_MODULE_H_
 
 /// \file
-/// Makes the parameters of a module distributed tensors, by a function of the
-/// user's. tp::ParallelizeModule does it by ready-made styles.
+/// Distributes a module's parameters by a function of the program.
+/// tp::ParallelizeModule does it by styles.
 
 #include <functional>
 #include <string>
@@ -18,28 +18,27 @@
 namespace crosshatch::nn {
 
 struct DistributeModuleOptions {
-  /// Called for the module and each below, in the order of NamedModules, with
-  /// its name there. Gives those of its own parameters a layout that are to
-  /// have one other than Replicate, by DistributeParameter.
+  /// Called for the module and each below, in the order and with the names of
+  /// NamedModules. Calls DistributeParameter for those of the module's own
+  /// parameters that get another layout than Replicate.
   std::function<absl::Status(const std::string& name, Module& module,
                              const DeviceMesh& mesh)>
       partition = nullptr;
-  /// Runs before each forward of the module: makes plain inputs distributed.
+  /// Called before each forward of the module: distributes plain inputs.
   std::function<void(TensorList& inputs, const DeviceMesh& mesh)> input =
       nullptr;
-  /// Runs after each forward: makes distributed outputs plain, or lays them
-  /// otherwise.
+  /// Called after each forward: makes outputs plain, or redistributes them.
   std::function<void(TensorList& outputs, const DeviceMesh& mesh)> output =
       nullptr;
 };
 
-/// Spreads the parameters of `module` and all below over `mesh`: as
-/// options.partition says, and the rest and all buffers replicated. The values
-/// must be equal on all ranks, or not be there yet (Module::Materialize fills
-/// them); nothing is communicated. Called by every rank of the mesh.
-/// \error kInvalidArgument on a rank that is not on the mesh; what the
-///     partition says; kFailedPrecondition for a module that was distributed by
-///     this function before, and for a parameter that lies on another mesh.
+/// Distributes the parameters of `module` and all below over `mesh` by
+/// options.partition, and replicates the rest and all buffers. Values must be
+/// equal on all ranks, or have no memory yet (Module::Materialize); nothing is
+/// communicated. Every rank of the mesh calls it.
+/// \error kInvalidArgument on a rank that is not on the mesh; errors of the
+///     partition; kFailedPrecondition for a module that this function has
+///     distributed before, and for a parameter on another mesh.
 absl::Status DistributeModule(Module& module, const DeviceMesh& mesh,
                               const DistributeModuleOptions& options = {});
 
@@ -49,12 +48,12 @@ absl::Status DistributeModule(Module& module, const DeviceMesh& mesh,
 absl::Status DistributeParameter(Parameter& parameter, const DeviceMesh& mesh,
                                  const Layout& layout);
 
-/// OK if all ranks of `mesh`, which all call it, have memory for the same
-/// buffers of `module` and below, and hold the same bits in them. Waits for the
-/// current stream and for the ranks; in a dry run OK. FullyShard does it at the
-/// first forward, and with CROSSHATCH_DEBUG=replicas at each.
-/// \error kFailedPrecondition naming the first buffer and two ranks that
-///     differ; what the engine says.
+/// Returns OK if all ranks of `mesh`, which all call it, have memory for the
+/// same buffers of `module` and below with the same bits; always in a dry run.
+/// Waits for the current stream and for the ranks. FullyShard calls it in the
+/// first forward, and with CROSSHATCH_DEBUG=replicas in each. \error
+/// kFailedPrecondition naming the first buffer and two ranks that differ;
+///     errors of communication.
 absl::Status CheckBuffers(Module& module, const DeviceMesh& mesh);
 
 }  // namespace crosshatch::nn

@@ -3,9 +3,9 @@
 #define CROSSHATCH_NN_FULL_STATE_H_
 
 /// \file
-/// States with whole tensors, beside those of shards: out of a run, to look at
-/// or to write in another program's format, and back into one. One tensor at a
-/// time: no rank holds two.
+/// States with full tensors, in addition to those of shards: to inspect a run,
+/// to write another program's format, and to restore a run from it. One tensor
+/// at a time, so no rank holds two.
 
 #include <cstdint>
 #include <string>
@@ -19,55 +19,52 @@
 namespace crosshatch::nn {
 
 enum class StateHolder : uint8_t {
-  kFirstRank,  ///< Of the world; the others hold no whole tensor.
+  kFirstRank,  ///< Of the world; the others hold no full tensor.
   kEveryRank,
 };
 
-/// Takes an entry; its tensor is plain and goes after the call, unless the
+/// Receives an entry. Its tensor is plain and freed after the call, unless the
 /// visitor keeps it.
 using StateVisitor = absl::FunctionRef<absl::Status(const std::string& name,
                                                     const StateValue& value)>;
 
 /// Calls `visit` with each entry of `state`, in the order of the names, on the
-/// ranks that `holder` says. Tensors are new ones of the rank's device and the
-/// current memory class. Called by all ranks of `world`, each with its part of
-/// the same state.
-/// \error on every rank alike: the first error of a visitor, after which it is
+/// ranks of `holder`. Tensors are new, on the rank's device and in the current
+/// memory class. All ranks of `world` call it with their shards of one state.
+/// \error the same on every rank: the first error of a visitor, after which it
+/// is
 ///     not called again; as CheckCopies; a failed collective.
 absl::Status VisitFullState(World& world, const StateDict& state,
                             StateHolder holder, StateVisitor visit);
 
-/// Checks that one tensor stands for what ranks hold under a name. A DTensor on
-/// a mesh of all ranks is one tensor, of which ranks along an axis that it is
-/// replicated on hold copies. A plain tensor, and a DTensor on a mesh of some
-/// of the ranks, such as a slice, are one on each rank or slice: these are
-/// taken for copies, too. Copies are compared by hashes of what each rank
-/// holds. Experts that ranks have for themselves need names of their own, or a
-/// mesh that they are shards on. Called by all ranks of `comm`; waits for the
-/// rank's stream where there is something to compare.
-/// \param what whose names they are, for the message: "the full state"
-/// \error on every rank alike: kInvalidArgument naming an entry that one rank
-///     has and another lacks, or of which two ranks hold the same part with
-///     other values, or parts that overlap and are not the same; a failed
-///     collective.
+/// Checks that each name stands for one tensor. A DTensor on a mesh of all
+/// ranks is one tensor, with replicas along axes that replicate it. A plain
+/// tensor, and a DTensor on a mesh of some ranks, such as a slice, exist once
+/// per rank or slice and are taken to be replicas, too. Replicas are compared
+/// by hashes. So experts that only some ranks have need their own names, or a
+/// mesh on which they are shards. All ranks of `comm` call it; it waits for the
+/// rank's stream if there is something to compare. \param what the owner of the
+/// names, for the message: "the full state" \error the same on every rank:
+/// kInvalidArgument naming an entry that one rank
+///     has and another lacks, or whose shards on two ranks differ in value or
+///     overlap partly; a failed collective.
 absl::Status CheckCopies(Communicator& comm, const std::string& what,
                          const StateDict& state);
 
 struct RestoreFullOptions {
-  /// kFirstRank: `saved` is read on the first rank of the world alone, and sent
-  /// from there.
+  /// kFirstRank: `saved` is read on the first rank of the world only, and
+  /// broadcast from there.
   StateHolder from = StateHolder::kEveryRank;
-  /// Tensors of another dtype are converted; else they are an error.
+  /// Convert tensors of another dtype; otherwise they are an error.
   bool convert_dtypes = false;
 };
 
-/// Restores `target` from `saved`, whose tensors are whole and plain. Called by
-/// all ranks of `world`.
-/// \error on every rank alike, naming the entry: as Stateful; kInvalidArgument
-///     for another shape, kind or dtype, for a tensor that is distributed, and,
-///     with kFirstRank, for one that goes to a mesh without the first rank of
-///     the world; a failed collective. All is compared before the first tensor
-///     is filled.
+/// Restores `target` from `saved`, whose tensors are full and plain. All ranks
+/// of `world` call it. \error the same on every rank, naming the entry, before
+/// the first tensor is
+///     filled: as Stateful; kInvalidArgument for another shape, kind or dtype,
+///     for a distributed tensor and, with kFirstRank, for one on a mesh without
+///     the first rank of the world; a failed collective.
 absl::Status RestoreFullState(World& world, Stateful& target,
                               const StateDict& saved,
                               const RestoreFullOptions& options = {});

@@ -16,34 +16,33 @@
 
 namespace crosshatch::nn {
 
-/// The parameters of `module`, each once by its first name, and after them its
-/// persistent buffers: what is kept of it.
+/// Returns the parameters of `module`, each once by its first name, and after
+/// them its persistent buffers.
 std::vector<NamedParameter> NamedState(Module& module);
 
-/// Each parameter and each persistent buffer by its name from the module
-/// ("layers.0.mlp.up_proj.weight"): what lives from step to step
-/// (Parameter::data), so shards, DTensors on the mesh that they lie on,
-/// whatever wraps, gathers or recomputes the module. A tied parameter is there
-/// once, by its first name. Gradients are no part.
+/// The state of a module: Parameter::data() of each parameter and persistent
+/// buffer by its name from the module ("layers.0.mlp.up_proj.weight"), so plain
+/// tensors or DTensors, whatever wraps, gathers or recomputes the module. A
+/// tied parameter has one entry, by its first name. Gradients are not included.
 class ModuleState final : public Stateful {
  public:
-  /// \param module is to outlive this: without it each call is an error.
+  /// \param module outlives this; otherwise each call is an error.
   explicit ModuleState(Module& module, const RestoreOptions& options = {})
       : module_(module), life_(module.life()), options_(options) {}
 
-  /// \error kFailedPrecondition if the module was destroyed, naming it, and
-  /// naming a parameter that has no memory yet or
-  ///     holds partial sums, or a module whose parameters are summoned or whose
-  ///     gradients are still to be reduced (StateGuard).
+  /// \error kFailedPrecondition naming the module if it was destroyed, a
+  ///     parameter that has no memory yet or holds partial sums, or a module
+  ///     whose parameters are summoned or whose gradients are not reduced yet
+  ///     (StateGuard).
   absl::StatusOr<StateDict> State() override;
 
-  /// Gives memory to parameters that have none (LeaseParameters): a model that
-  /// is restored need not be materialized before. Until they are filled, those
-  /// of floating-point types hold NaN, also for Materialize, which leaves what
-  /// has memory alone: load again after a load that failed. Buffers that are no
-  /// part of it get memory too, and their first values, by seed 0. \error also
-  /// kFailedPrecondition for parameters that are gathered, and for
-  ///     one that is missing and has no memory.
+  /// Allocates parameters without memory (LeaseParameters), so a model need not
+  /// be materialized before it is restored. Until they are filled,
+  /// floating-point ones are NaN, and Materialize keeps that: load again after
+  /// a failed load. Non-persistent buffers get memory and their first values,
+  /// with seed 0. \error also kFailedPrecondition for parameters that are
+  /// gathered, and for one
+  ///     that is missing and has no memory.
   absl::StatusOr<StateDict> StateToFill(
       const std::vector<std::string>& saved) override;
 

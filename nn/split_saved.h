@@ -3,8 +3,8 @@
 #define CROSSHATCH_NN_SPLIT_SAVED_H_
 
 /// \file
-/// Activations that every rank of an axis has alike, kept for backward in
-/// parts: each rank keeps its own and they are gathered when backward asks.
+/// Sharding of saved activations that are replicated along an axis: each rank
+/// keeps a shard, and backward gathers them.
 
 #include <memory>
 
@@ -20,25 +20,25 @@ namespace crosshatch::nn {
 inline constexpr char kSplitSavedKey[] = "split_saved";
 inline constexpr char kCheckpointKey[] = "checkpoint";
 
-/// Takes what autograd saves (tensor/node.h). Of DTensors whose local parts are
-/// the same on all ranks of `mesh`, of one axis, it keeps this rank's share of
-/// the longest dim, a copy and one however many nodes save it, and gathers it
-/// each time it is asked: an all-gather on the current stream. All else it
-/// keeps as it comes, and checks for writes in place.
+/// Returns a store for saved tensors (tensor/node.h). For DTensors that are
+/// replicated on `mesh`, of one axis, it keeps a copy of this rank's shard of
+/// the longest dim, one however many nodes save it, and gathers it on each Get
+/// by an all-gather on the current stream. It keeps other tensors as they are,
+/// and checks for writes in place.
 ///
-/// It serves one forward, of a graph that no other store is kept for.
+/// It serves one forward, whose graph has no other store.
 /// \threadsafety the rank's thread only.
 std::shared_ptr<SavedTensorStore> MakeSplitSavedStore(const DeviceMesh& mesh);
 
-/// From now on what the forward of `module`, and of all below, saves for
-/// backward is kept so, but for leaves, which live anyway. With n bytes of
-/// replicated activations saved a rank keeps n / ranks, where sizes divide.
-/// Backward gathers each tensor once for each node that saved it, so it is
-/// worth its time where a module saves few large ones (the input of split
-/// projections, without SequenceParallel). Within a part that is recomputed it
-/// does nothing: that keeps no activations.
+/// Keeps shards of the activations that the forward of `module`, and of all
+/// below, saves for backward from now on, except for leaves. Of n bytes of
+/// replicated activations a rank keeps n / ranks, if sizes divide. Backward
+/// gathers each tensor once for each node that saved it, so this is worth its
+/// time if a module saves few large ones (the input of split projections,
+/// without SequenceParallel). It has no effect within checkpointed modules,
+/// which save none.
 ///
-/// To keep the inputs of a recomputed module in parts, see
+/// To shard the inputs of a checkpointed module, see
 /// CheckpointOptions::split_inputs_over.
 /// \param mesh one axis that this rank is on.
 /// \error kInvalidArgument for another mesh; kFailedPrecondition for a module
