@@ -3,7 +3,7 @@
 #define CROSSHATCH_NN_LAYERS_CONV_H_
 
 /// \file
-/// Convolutions: the stems of models of images and sound, patch embeddings.
+/// Convolutions, for models of images and sound and for patch embeddings.
 
 #include <cstdint>
 #include <memory>
@@ -15,15 +15,15 @@
 namespace crosshatch::nn {
 
 /// x [N, C, H, W] to [N, O, H', W'] (Conv2d of tensor/ops/conv.h). The weight
-/// is filled by init::KaimingUniform(sqrt(5)), the bias with zeros. Where x and
-/// the weight are of different dtypes it computes in the weight's and gives
-/// x's.
+/// is initialized by init::KaimingUniform(sqrt(5)), the bias with zeros. If x
+/// and the weight have different dtypes, it computes in the weight's and
+/// returns x's.
 ///
-/// Of patches that do not overlap, kernel equal to stride, it is a patch
-/// embedding: Transpose(Flatten(y, 2), 1, 2) is [N, H' W', O] and no copy.
+/// With a kernel equal to the stride it is a patch embedding:
+/// Transpose(Flatten(y, 2), 1, 2) is [N, H' W', O], without a copy.
 class Conv2d final : public Module {
  public:
-  /// \pre both numbers of channels are multiples of options.groups, checked.
+  /// \checks that both numbers of channels are multiples of options.groups
   Conv2d(int64_t in_channels, int64_t out_channels, const RowsCols& kernel,
          const Conv2dOptions& options = {}, bool bias = true);
 

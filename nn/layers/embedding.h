@@ -11,9 +11,9 @@
 namespace crosshatch::nn {
 
 struct EmbeddingOptions {
-  int64_t rows = 0;  ///< Of the table: tokens of a vocabulary, say.
+  int64_t rows = 0;  ///< Of the table, e.g. tokens of a vocabulary.
   int64_t dim = 0;   ///< Of a row.
-  /// Of the normal distribution that the table is filled from.
+  /// Of the table's normal distribution.
   double stddev = 0.02;
 };
 
@@ -24,7 +24,7 @@ class Embedding final : public Module {
 
   /// \checks that options.rows and options.dim are above 0.
   explicit Embedding(const EmbeddingOptions& options);
-  /// \param stddev of the normal distribution that the table is filled from.
+  /// \param stddev of the table's normal distribution.
   Embedding(int64_t num_embeddings, int64_t dim, double stddev = 0.02);
 
   const char* type_name() const override { return "Embedding"; }

@@ -11,27 +11,26 @@
 namespace crosshatch::nn {
 
 struct LinearOptions {
-  /// Features of the input and of the output. Only of Linear(options).
+  /// Features of the input and of the output. For Linear(options) only.
   int64_t in = 0;
   int64_t out = 0;
   bool bias = false;
-  /// Of the normal distribution that the weight is filled from; the bias is
-  /// filled with zeros.
+  /// Of the weight's normal distribution; the bias is zero.
   double stddev = 0.02;
 };
 
-/// y = x weight^T + bias: [..., in] to [..., out]. Where x and the weight are
-/// of different dtypes it computes in the weight's and gives x's.
+/// y = x weight^T + bias: [..., in] to [..., out]. If x and the weight have
+/// different dtypes, it computes in the weight's and returns x's.
 class Linear final : public Module {
  public:
   using Options = LinearOptions;
 
   /// \checks that options.in and options.out are above 0.
   explicit Linear(const LinearOptions& options);
-  /// \checks that options.in and options.out are left out.
+  /// \checks that options.in and options.out are 0
   Linear(int64_t in_features, int64_t out_features,
          const LinearOptions& options = {});
-  /// With a weight [out, in] that another module has too (tied).
+  /// Creates a layer with the weight [out, in] of another module (tied).
   explicit Linear(std::shared_ptr<Parameter> weight);
 
   const char* type_name() const override { return "Linear"; }

@@ -12,8 +12,7 @@
 
 namespace crosshatch::nn {
 
-/// Modules of one kind, named "0", "1", ..., for whoever holds the list to call
-/// as it likes.
+/// Modules of one type, named "0", "1", ..., which the owner of the list calls.
 ///
 ///     ModuleList<Block>& blocks_ = Make<ModuleList<Block>>("blocks");
 ///     for (int i = 0; i < layers; ++i) blocks_.Add(config);
@@ -44,7 +43,7 @@ class ModuleList final : public Module {
     modules_.push_back(&made);
     return made;
   }
-  /// Makes it of options, by their names: Add({.in = 16, .out = 64}).
+  /// Makes it from options by name: Add({.in = 16, .out = 64}).
   template <typename D = M>
   D& Add(const typename D::Options& options) {
     return Add<D, const typename D::Options&>(options);

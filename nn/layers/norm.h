@@ -10,9 +10,9 @@
 
 namespace crosshatch::nn {
 
-/// x / sqrt(mean(x^2) + eps) * weight over the last dim, of size `dim`. Where x
-/// and the weight are of different dtypes (a norm kept in float32 in a model
-/// that computes in bfloat16) it computes in the wider one and gives x's.
+/// x / sqrt(mean(x^2) + eps) * weight over the last dim, of size `dim`. If x
+/// and the weight have different dtypes (a float32 norm in a bfloat16 model),
+/// it computes in the wider one and returns x's.
 class RmsNorm final : public Module {
  public:
   RmsNorm(int64_t dim, double eps);
@@ -38,8 +38,8 @@ struct LayerNormOptions {
 };
 
 /// (x - mean) / sqrt(variance + eps) * weight + bias over the last dim, of size
-/// `dim`: one kernel each way. Where x and the weight are of different dtypes
-/// it computes in the wider one and gives x's.
+/// `dim`. If x and the weight have different dtypes, it computes in the wider
+/// one and returns x's.
 class LayerNorm final : public Module {
  public:
   explicit LayerNorm(int64_t dim, const LayerNormOptions& options = {});
@@ -68,14 +68,14 @@ struct GroupNormOptions {
   bool affine = true;
 };
 
-/// x [N, C, ...]: mean and variance over the channels of a group and all dims
-/// that follow, then a weight and a bias of each channel. Distributed tensors
-/// keep a batch that is split, and channels that are split by whole groups;
-/// other splits are refused by name. Where x and the weight are of different
-/// dtypes it computes in the wider one and gives x's.
+/// Normalizes x [N, C, ...] over the channels of a group and all dims after
+/// them, then applies a weight and a bias for each channel. DTensors keep a
+/// split batch, and channels that are split between groups; other splits are
+/// errors. If x and the weight have different dtypes, it computes in the wider
+/// one and returns x's.
 class GroupNorm final : public Module {
  public:
-  /// \pre `channels` is a multiple of `groups`, checked.
+  /// \checks that `channels` is a multiple of `groups`
   GroupNorm(int64_t groups, int64_t channels,
             const GroupNormOptions& options = {});
 

@@ -3,8 +3,8 @@
 #define CROSSHATCH_NN_LAYERS_ROPE_SCALING_H_
 
 /// \file
-/// Rotary frequencies, and how they are changed for positions beyond those that
-/// a model was first trained on.
+/// Rotary frequencies, and their scaling for positions beyond those of a
+/// model's first training.
 
 #include <cstdint>
 #include <vector>
@@ -13,8 +13,8 @@
 
 namespace crosshatch::nn {
 
-/// The kinds that Hugging Face's configs know ("rope_type"); the frequencies
-/// are theirs, computed in float32 as there.
+/// The kinds in Hugging Face's configs ("rope_type"), with the same
+/// frequencies, computed in float32.
 ///
 /// Below, f is theta^(-2i / head_dim) and n = original_positions.
 struct RopeScaling {
@@ -30,7 +30,7 @@ struct RopeScaling {
   double factor = 1;  ///< At least 1; of all kinds but kLongRope.
   /// Positions of the first training; of all kinds but kLinear.
   int64_t original_positions = 0;
-  /// What cos and sin are multiplied by; kYarn and kLongRope.
+  /// The factor of cos and sin; kYarn and kLongRope.
   double attention_factor = 1;
   double low_freq_factor = 1;   ///< kLlama3: the turns within n positions below
   double high_freq_factor = 4;  ///< and above which a frequency is low or high.
@@ -41,20 +41,20 @@ struct RopeScaling {
   std::vector<double> short_factor = {};
   std::vector<double> long_factor = {};
 
-  /// Whether frequencies of a sequence beyond original_positions are others
-  /// than those of a shorter one.
+  /// Returns whether a sequence beyond original_positions has other frequencies
+  /// than a shorter one.
   bool DependsOnLength() const {
     return kind == Kind::kDynamic || kind == Kind::kLongRope;
   }
 
-  /// \error kInvalidArgument naming the first value that gives no frequencies.
+  /// \error kInvalidArgument naming the first invalid value.
   absl::Status Validate(int64_t head_dim, double theta) const;
 
   friend bool operator==(const RopeScaling&, const RopeScaling&) = default;
 };
 
-/// The angle by which each of the head_dim / 2 pairs turns from one position to
-/// the next, in a sequence of `length` positions.
+/// Returns the angle between adjacent positions for each of the head_dim / 2
+/// pairs, in a sequence of `length` positions.
 /// \pre head_dim is even; scaling.Validate(head_dim, theta) is OK
 std::vector<float> RotaryFrequencies(int64_t head_dim, double theta,
                                      const RopeScaling& scaling,

@@ -23,7 +23,7 @@ class RotaryTable {
 
   /// \name Tables for positions 0 .. length-1
   /// [length, head_dim / 2] f32, on the rank's device; kept until another
-  /// length is asked for.
+  /// length is requested.
   /// @{
   const Tensor& Cos(int64_t length);
   const Tensor& Sin(int64_t length);

@@ -11,8 +11,8 @@
 
 namespace crosshatch::nn {
 
-/// Modules one after the other, named "0", "1", ...: each gets all that the one
-/// before gives. Without modules it gives what it gets.
+/// Modules one after the other, named "0", "1", ...: each gets all outputs of
+/// the one before. Without modules it returns its inputs.
 ///
 ///     Sequential mlp;
 ///     mlp.Add<Linear>(16, 64);
@@ -27,7 +27,7 @@ class Sequential final : public Module {
   M& Add(Args&&... args) {
     return Make<M>(std::to_string(size()), std::forward<Args>(args)...);
   }
-  /// Makes it of options, by their names: Add<Linear>({.in = 16, .out = 64}).
+  /// Makes it from options by name: Add<Linear>({.in = 16, .out = 64}).
   template <typename M>
   M& Add(const typename M::Options& options) {
     return Add<M, const typename M::Options&>(options);

@@ -3,8 +3,7 @@
 #define CROSSHATCH_NN_MODELS_KV_CACHE_H_
 
 /// \file
-/// KvCache: the keys and values of the positions that a model has seen, so that
-/// the next ones need not compute them again.
+/// KvCache: the keys and values of past positions, for generation.
 
 #include <cstdint>
 #include <vector>
@@ -13,17 +12,18 @@
 
 namespace crosshatch::nn {
 
-/// Of one batch of sequences, with an entry for each attention. Keys and values
-/// lie as the attention computes them: on each rank those of its own heads.
+/// The keys and values of one batch of sequences, with an entry for each
+/// attention, in the layout that the attention computes: each rank has those of
+/// its own heads.
 ///
 /// \threadsafety the rank's thread only.
 class KvCache {
  public:
-  /// \param capacity the most positions that it takes.
+  /// \param capacity the maximal number of positions.
   explicit KvCache(int64_t capacity) : capacity_(capacity) {}
 
   int64_t capacity() const { return capacity_; }
-  /// Positions so far.
+  /// Returns the number of positions so far.
   int64_t length() const { return length_; }
 
   /// \name For the model
@@ -36,9 +36,9 @@ class KvCache {
   /// Checks that `count` more positions fit.
   void CheckRoom(int64_t count) const;
   /// Appends the keys and values [B, T, Hkv, D] of the attention `index`, and
-  /// gives all of them.
+  /// returns all of them.
   Entry Append(size_t index, const Tensor& keys, const Tensor& values);
-  /// All attentions have appended `count` positions.
+  /// Called when all attentions have appended `count` positions.
   void Advance(int64_t count) { length_ += count; }
   /// @}
 

@@ -3,7 +3,7 @@
 #define CROSSHATCH_NN_OPTIM_ADAMW_H_
 
 /// \file
-/// AdamW on local shards: the update is elementwise, so no mesh enters it.
+/// AdamW on local shards: the update is elementwise and needs no mesh.
 
 #include <cstdint>
 #include <functional>
@@ -30,50 +30,50 @@ struct AdamWOptions {
   friend bool operator==(const AdamWOptions&, const AdamWOptions&) = default;
 };
 
-/// Options that some parameters have for themselves.
+/// Options for some of the parameters.
 struct AdamWGroup {
-  /// Which they are: NameMatches("**.bias") (name_pattern.h), or what a program
-  /// asks of a parameter.
+  /// Returns whether a parameter belongs to the group: NameMatches("**.bias")
+  /// (name_pattern.h), or a function of the program.
   std::function<bool(const Parameter&)> has = nullptr;
-  /// Multiplies AdamWOptions::lr, whatever that is set to.
+  /// Multiplies AdamWOptions::lr.
   double lr_scale = 1;
-  /// In place of those of AdamWOptions, where given.
+  /// If set, replace those of AdamWOptions.
   std::optional<double> beta1 = std::nullopt;
   std::optional<double> beta2 = std::nullopt;
   std::optional<double> eps = std::nullopt;
   std::optional<double> weight_decay = std::nullopt;
 };
 
-/// The group of what AdamW's decay is left off by custom: parameters of fewer
-/// than two dims (norms, biases).
+/// Returns a group without weight decay for parameters of fewer than two dims
+/// (norms, biases).
 AdamWGroup NoDecayOfVectors();
 
-/// What AdamW keeps for one parameter.
+/// AdamW's state of one parameter.
 struct AdamWState {
   /// Updates so far.
   int64_t step = 0;
-  /// Running means of the gradient and of its square: float32, of the layout of
-  /// Parameter::data(). Undefined until there is a first update.
+  /// Running means of the gradient and of its square: float32, in the layout of
+  /// Parameter::data(). Undefined before the first update.
   Tensor exp_avg;
   Tensor exp_avg_sq;
 };
 
-/// The update of torch.optim.AdamW, computed in float32; on float32 parameters
-/// the two agree within 5e-6 of the largest magnitude in training, not in bits,
-/// as they round in other places. A run of neighbours is one kernel call. The
-/// slots are "exp_avg" and "exp_avg_sq".
+/// The update of torch.optim.AdamW, computed in float32. On float32 parameters
+/// the two agree within 5e-6 of the largest magnitude in training, but not
+/// bitwise, because they round at different points. A run of adjacent
+/// parameters is one kernel call. The slots are "exp_avg" and "exp_avg_sq".
 ///
 /// \threadsafety the rank's thread only.
 class AdamW final : public GroupedOptimizer<AdamWOptions, AdamWGroup> {
  public:
-  /// As Optimizer's.
+  /// See Optimizer::Optimizer.
   AdamW(std::vector<Parameter*> parameters, const AdamWOptions& options,
         std::vector<AdamWGroup> groups = {},
         const RestoreOptions& restore_options = {});
 
-  /// Of parameters()[i].
+  /// Returns the state of parameters()[i].
   AdamWState state(size_t i) const;
-  /// The same by name; nullopt if there is no parameter of that name.
+  /// Returns the state by name; nullopt if there is no parameter of that name.
   std::optional<AdamWState> FindState(const std::string& parameter_name) const;
 
  protected:

@@ -29,26 +29,24 @@ struct ClipGradNormOptions {
   bool error_if_nonfinite = true;
 };
 
-/// The norm over all gradients: of the whole ones, on every rank. Of a
-/// distributed gradient each element is counted by its one owner, and the sums
-/// are reduced over the gradient's mesh. Parameters may be on different meshes.
-/// Plain gradients count once. Powers are added in float64, in an order that
-/// depends on layouts alone: between two meshes of n elements the norm differs
-/// by no more than n * 2^-52 of itself, and for infinity not at all.
+/// Returns the norm over all global gradients, on every rank. Each element of a
+/// distributed gradient is counted by its one owner, and sums are reduced over
+/// the gradient's mesh. Parameters may be on different meshes. Plain gradients
+/// count once. Powers are added in float64, in an order that depends only on
+/// layouts: on two meshes, the norm of n elements differs by at most n * 2^-52
+/// of itself, and for infinity not at all.
 ///
-/// Of a mesh that is a slice of another, ranks beyond it hold a copy of a
-/// parameter, which counts once, or another in its place (of another expert),
-/// which counts too. That is decided for each parameter: gradients are of
-/// copies if their parts of the norm (sums of powers) are equal but for 1e-9 of
-/// them, which is more than they differ by where processors are of two kinds.
-/// Two that are not copies count once if theirs happen to be.
+/// If a mesh is a slice of another one, ranks outside of it have a replica of a
+/// parameter, which counts once, or another parameter in its place (of another
+/// expert), which counts too. This is decided for each parameter: gradients are
+/// replicas if their parts of the norm (sums of powers) agree within 1e-9, more
+/// than they differ by between two kinds of processors.
 ///
-/// Called by all ranks of the parameters' meshes, and of the roots of slices,
-/// with lists that agree in which parameters are trained and which mesh each is
-/// on, and on slices in their number and order. A gradient that a rank lacks is
-/// one of zeros in what the rank holds of it. Waits for the current stream
-/// once. On a dry run the norm is 0.
-/// \error the rank's first error, if a collective failed, as where ranks have
+/// All ranks of the parameters' meshes, and of the roots of slices, call it.
+/// Their lists must agree in which parameters are trained, in the mesh of each,
+/// and on slices in number and order. A missing gradient counts as zeros. Waits
+/// for the current stream once. In a dry run the norm is 0. \error the rank's
+/// first error, if a collective failed, as where ranks have
 ///     other numbers of parameters on slices; kFailedPrecondition for a
 ///     gradient that holds partial sums or was not reduced over ranks yet;
 ///     kInvalidArgument for a norm type that is not above 0. Also
@@ -67,28 +65,27 @@ absl::StatusOr<double> GradNorm(
     const std::optional<DeviceMesh>& over = std::nullopt);
 
 /// Scales all gradients by max_norm / (norm + 1e-6) if that is below 1, as
-/// torch.nn.utils.clip_grad_norm_ does. A max_norm of 0 gives zeros, one of
-/// infinity only measures. The scaling is issued to the current stream.
-/// \returns the norm before.
-/// \error as GradNorm; kInvalidArgument for a max_norm that is negative or NaN,
+/// torch.nn.utils.clip_grad_norm_ does, on the current stream. A max_norm of 0
+/// sets them to zero, infinity leaves them unchanged. \returns the norm before
+/// clipping. \error as GradNorm; kInvalidArgument for a max_norm that is
+/// negative or NaN,
 ///     before anything is communicated, and for a norm that is not finite.
 absl::StatusOr<float> ClipGradNorm(absl::Span<Parameter* const> parameters,
                                    double max_norm,
                                    const ClipGradNormOptions& options = {});
 
 /// Scales the gradients by max_norm / (total_norm + 1e-6) if that is below 1,
-/// whatever their own norm is: for parameters that are clipped by the norm of
-/// more than themselves (GradNorm of all, then this for each optimizer's).
-/// Communicates nothing.
+/// for parameters that are clipped by the norm of more than themselves
+/// (GradNorm of all, then this for each optimizer). Does not communicate.
 /// \error the rank's first error; kFailedPrecondition for a gradient that holds
 ///     partial sums; kInvalidArgument for a max_norm that is negative or NaN,
 ///     and for a total_norm that is negative or not finite.
 absl::Status ScaleGradsToNorm(absl::Span<Parameter* const> parameters,
                               double max_norm, double total_norm);
 
-/// Cuts every element of every gradient to [-max_value, max_value]; NaN stays.
-/// Communicates nothing: each rank cuts what it holds.
-/// \error as ClipGradNorm; kInvalidArgument for a negative value.
+/// Clamps every element of every gradient to [-max_value, max_value]; NaN
+/// stays. Does not communicate. \error as ClipGradNorm; kInvalidArgument for a
+/// negative value.
 absl::Status ClipGradValue(absl::Span<Parameter* const> parameters,
                            double max_value);
 

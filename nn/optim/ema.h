@@ -16,7 +16,7 @@
 
 namespace crosshatch::nn {
 
-/// Exponential moving averages of parameters, to evaluate by:
+/// Exponential moving averages of parameters, for evaluation:
 ///
 ///     nn::Ema ema(model.Parameters(), {.decay = 0.999});
 ///     ...
@@ -27,50 +27,51 @@ namespace crosshatch::nn {
 ///     ...  // The model computes with the averages.
 ///     CH_RETURN_IF_ERROR(ema.SwapOut());
 ///
-/// Averages are float32 and lie as the parameters do, each rank holding those
-/// of its own shards, so nothing is communicated. They are leased as optimizer
-/// state at the first Update, with the values that the parameters have then.
+/// Averages are float32 in the layouts of the parameters: each rank has those
+/// of its own shards, and nothing is communicated. They are allocated as
+/// optimizer state in the first Update, with the values that the parameters
+/// have then.
 ///
-/// As a state (Stateful) it is "updates", how many there were, and, after the
-/// first, "<parameter>.average" for each parameter. It is missing as a whole
-/// or not at all: RestoreOptions::allow_missing takes a state without any entry
-/// of it, and it stays as it is.
-/// \threadsafety the rank's thread only.
+/// The entries of its state (Stateful) are "updates", their number, and, after
+/// the first, "<parameter>.average" for each parameter.
+/// RestoreOptions::allow_missing accepts a state without any of these entries,
+/// which changes nothing. \threadsafety the rank's thread only.
 class Ema final : public Stateful {
  public:
   struct Options {
-    /// An Update keeps so much of the average, and takes the rest of the
-    /// parameter. In [0, 1), checked.
+    /// The weight of the old average in an Update. In [0, 1), checked.
     double decay = 0.999;
   };
 
-  /// \param parameters each once, of floating point, named, materialized by the
-  ///     first Update. This shares the ownership of modules' parameters, so
-  ///     that a model may go before; others are alive as long as this is.
+  /// \param parameters each once, floating point, named, materialized before
+  /// the
+  ///     first Update. Ownership of modules' parameters is shared, so a model
+  ///     may be destroyed first; other parameters must outlive this.
   Ema(std::vector<Parameter*> parameters, const Options& options,
       const RestoreOptions& restore_options = {});
-  /// Where the averages are swapped in, they stay.
+  /// Leaves the averages in place if they are swapped in.
   ~Ema() override;
   Ema(const Ema&) = delete;
   Ema& operator=(const Ema&) = delete;
 
-  /// After a step of the optimizer.
+  /// Updates the averages, after a step of the optimizer.
   /// \error the rank's first error; kFailedPrecondition while swapped in.
   absl::Status Update();
 
-  /// Puts the averages where the parameters are, rounded to their dtype, and
-  /// keeps those aside; forward and checkpoints of the model then have the
-  /// averages. Not between a forward and its backward. Until SwapOut an
-  /// optimizer's Step of such a parameter is an error.
-  /// \error the rank's first error; kFailedPrecondition before the first Update
+  /// Replaces the parameters by the averages, rounded to their dtype, for
+  /// forward and checkpoints, and keeps the parameters' values. Do not call it
+  /// between a forward and its backward. Until SwapOut, an optimizer's Step is
+  /// an error. \error the rank's first error; kFailedPrecondition before the
+  /// first Update
   ///     and while swapped in.
   absl::Status SwapIn();
-  /// Puts the parameters back, with the bits that they had.
+  /// Restores the parameters bitwise.
   /// \error the rank's first error; kFailedPrecondition while not swapped in.
   absl::Status SwapOut();
   bool swapped_in() const { return swapped_in_; }
 
-  /// Of parameters()[i], as it lies; without a value before the first Update.
+  /// Returns the average of parameters()[i], in its layout; without values
+  /// before the first Update.
   const Tensor& average(size_t i) const;
   const std::vector<Parameter*>& parameters() const { return parameters_; }
 
@@ -86,10 +87,10 @@ class Ema final : public Stateful {
  private:
   absl::Status CheckNotSwapped(const char* what) const;
   void SetSwapped(bool swapped);
-  /// Memory for the averages, of undefined content.
+  /// Allocates the averages, with undefined content.
   void MakeAverages();
   absl::Status AddAverages(StateDict& state) const;
-  /// Its part of this rank, to be written.
+  /// Returns this rank's shard, to be written.
   Tensor LocalOf(size_t i) const;
 
   const std::vector<Parameter*> parameters_;
@@ -97,8 +98,7 @@ class Ema final : public Stateful {
   const Options options_;
   const RestoreOptions restore_options_;
   int64_t updates_ = 0;
-  /// Like the parameters; before the first update what memory there is holds
-  /// none.
+  /// In the parameters' layouts; without values before the first update.
   std::vector<Tensor> averages_;
   std::vector<Tensor> aside_;  ///< Local; empty while not swapped in.
   bool swapped_in_ = false;

@@ -3,12 +3,12 @@
 #define CROSSHATCH_NN_OPTIM_GRAD_SCALER_H_
 
 /// \file
-/// GradScaler: keeps small gradients from vanishing in float16 by a scaled
-/// loss, and leaves out steps whose gradients overflow.
+/// GradScaler: scales the loss so that small gradients do not underflow in
+/// float16, and skips steps whose gradients overflow.
 ///
 ///     nn::GradScaler scaler;
 ///     CH_RETURN_IF_ERROR(Backward(scaler.Scale(loss)));
-///     CH_RETURN_IF_ERROR(scaler.Unscale(optimizer));      // to clip, say
+///     CH_RETURN_IF_ERROR(scaler.Unscale(optimizer));      // e.g. to clip
 ///     CH_ASSIGN_OR_RETURN(bool stepped, scaler.Step(optimizer));
 ///     scaler.Update();
 
@@ -27,26 +27,26 @@ namespace crosshatch::nn {
 /// The defaults are those of torch.amp.GradScaler.
 struct GradScalerOptions {
   double init_scale = 65536;
-  /// What the scale is multiplied by after growth_interval iterations in a row
-  /// without an overflow, and after one with.
+  /// The scale is multiplied by growth_factor after growth_interval consecutive
+  /// iterations without an overflow, and by backoff_factor after one with.
   double growth_factor = 2;
   double backoff_factor = 0.5;
   int64_t growth_interval = 2000;
 };
 
-/// What a checkpoint keeps, as "scale" and "growth_tracker".
+/// The state in a checkpoint, as "scale" and "growth_tracker".
 struct GradScalerState {
   double scale = 0;
   /// Iterations without an overflow since the scale last changed.
   int64_t growth_tracker = 0;
 };
 
-/// All ranks call the same, in the same order, and come to the same scale and
-/// the same steps: whether a gradient overflowed is reduced over all ranks of
-/// the root meshes in use (InitDeviceMesh), whatever their optimizers hold:
-/// shards, plain or frozen parameters, or none, as on a pipeline stage. Ranks
-/// step together if they share a root mesh. Stages that World::Subset alone
-/// made share none: make a mesh of all ranks of the job for these, and keep it.
+/// All ranks make the same calls in the same order, and have the same scale and
+/// steps: whether a gradient overflowed is reduced over all ranks of the root
+/// meshes in use (InitDeviceMesh), whatever their optimizers hold: shards,
+/// plain or frozen parameters, or none, as on a pipeline stage. Ranks step
+/// together if they share a root mesh. Stages made by World::Subset only share
+/// none: create a mesh of all ranks of the job for these, and keep it.
 /// \threadsafety the rank's thread only.
 class GradScaler final : public Stateful {
  public:
@@ -56,20 +56,22 @@ class GradScaler final : public Stateful {
   const GradScalerState& state() const { return state_; }
   void set_state(const GradScalerState& state) { state_ = state; }
 
-  /// loss * scale(), with a graph.
+  /// Returns loss * scale(), in the graph.
   Tensor Scale(const Tensor& loss) const;
 
   /// Divides the gradients of the optimizer's parameters by the scale. Waits
   /// for the current stream.
-  /// \error kFailedPrecondition if that was done since the last Update, or for
-  ///     a gradient that holds partial sums; the rank's first error.
+  /// \error kFailedPrecondition if called before since the last Update, or for
+  /// a
+  ///     gradient that holds partial sums or is not reduced; the rank's first
+  ///     error.
   absl::Status Unscale(const Optimizer& optimizer);
 
   /// Unscales if Unscale was not called, and steps unless a gradient of this
   /// optimizer is not finite.
   /// \returns whether it stepped.
-  /// \error as Unscale; kFailedPrecondition for a second time since the last
-  ///     Update; what the optimizer says.
+  /// \error as Unscale; kFailedPrecondition for a second call since the last
+  ///     Update; errors of the optimizer.
   absl::StatusOr<bool> Step(Optimizer& optimizer);
 
   /// Ends the iteration: lowers the scale if a gradient of any optimizer
@@ -102,11 +104,10 @@ class GradScaler final : public Stateful {
   std::vector<Unscaled> unscaled_;  ///< Since the last Update.
 };
 
-/// Returns whether the sum of all ranks' `sum` is finite, the same on every
-/// rank: of squares in float64, which do not overflow by themselves, it is if
-/// all elements are. Called by all ranks of the root meshes in use
-/// (RootCommunicators), whatever a rank holds on them. Waits for the current
-/// stream once; true on a dry run.
+/// Returns, the same on every rank, whether the sum of all ranks' `sum` is
+/// finite. A sum of squares in float64 is finite if all float32 elements are.
+/// All ranks of the root meshes in use (RootCommunicators) call it. Waits for
+/// the current stream once; true in a dry run.
 ///
 /// \param sum one float64, written to.
 /// \param label of the all-reduces.

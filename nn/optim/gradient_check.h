@@ -3,7 +3,7 @@
 #define CROSSHATCH_NN_OPTIM_GRADIENT_CHECK_H_
 
 /// \file
-/// What an optimizer asks before it steps.
+/// Checks before a step of an optimizer.
 
 #include <memory>
 #include <vector>
@@ -14,11 +14,11 @@
 
 namespace crosshatch::nn {
 
-/// Checks what is listed to be updated: none null, each once.
-/// \param who for messages: "AdamW"
-/// \returns what keeps `parameters` alive, whatever becomes of their modules:
-///     shared ownership of those that a std::shared_ptr owns, as modules' are.
-///     Others outlive the list's holder.
+/// Checks that no parameter is null or listed twice.
+/// \param who for messages: "AdamW".
+/// \returns shared ownership of the parameters that a std::shared_ptr owns,
+/// such as
+///     those of modules. Others must outlive the caller.
 std::vector<std::shared_ptr<Parameter>> ShareListed(
     const char* who, absl::Span<Parameter* const> parameters);
 
@@ -26,16 +26,15 @@ std::vector<std::shared_ptr<Parameter>> ShareListed(
 /// used (Parameter::gradient_is_pending).
 extern const char kNotReduced[];
 
-/// OK if a step with the gradients of `parameters` would be one of the whole
-/// job: some have a gradient, none has one that waits for its reduction, and
-/// none holds other values for a while (Ema::SwapIn). A rank among several may
-/// have no parameters, as a pipeline stage without any.
-/// A rank among several that has no gradient of parameters that no runtime
-/// shards is warned of on standard error, once: errors read what all ranks
-/// share. With CROSSHATCH_DEBUG=replicas it compares the replicas of parameters
-/// and gradients too, and is called by all ranks.
+/// Returns OK if a step can use the gradients of `parameters`: some have a
+/// gradient, none has one that is not reduced yet, and none has temporary
+/// values (Ema::SwapIn). One rank of several may have no parameters, like a
+/// pipeline stage without any. If one rank of several has no gradients of
+/// parameters that no runtime shards, it prints a warning once, because errors
+/// depend on shared facts only. With CROSSHATCH_DEBUG=replicas it also compares
+/// replicas of parameters and gradients, and all ranks must call it.
 ///
-/// \param what for messages: "AdamW::Step"
+/// \param what for messages: "AdamW::Step".
 /// \error kFailedPrecondition naming parameters and what to do.
 absl::Status CheckGradients(const char* what,
                             absl::Span<Parameter* const> parameters);

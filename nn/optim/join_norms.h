@@ -8,17 +8,17 @@
 
 namespace crosshatch::nn {
 
-/// Returns, on every rank of `over`, the norm of gradients that ranks hold on
-/// different meshes, such as those of pipeline stages: of each set of ranks
-/// whose parameters are on the same meshes the norm counts once. Called by all
-/// ranks of `over`, which wait for each other.
-/// \param meshes of this rank's parameters; with none, they are its own alone.
-/// \param norm over those meshes, the same on all of their ranks, or why there
-///     is none.
-/// \error the rank's own error in place of its norm, or else that of the first
-///     rank that has one, naming the rank; kFailedPrecondition naming two ranks
-///     whose sets of ranks meet and differ, or whose norms differ over the same
-///     ranks; what went wrong between the ranks.
+/// Returns, on every rank of `over`, the norm of gradients that are on
+/// different meshes on different ranks, such as pipeline stages. The norm of
+/// each set of ranks whose parameters are on the same meshes counts once. All
+/// ranks of `over` call it and wait for each other. \param meshes the meshes of
+/// this rank's parameters; if empty, it has them alone. \param norm the norm
+/// over those meshes, the same on all of their ranks, or an
+///     error.
+/// \error the rank's own error in `norm`, otherwise that of the first rank with
+///     one, naming the rank; kFailedPrecondition naming two ranks whose sets of
+///     ranks overlap and differ, or whose norms over the same ranks differ;
+///     errors of communication.
 absl::StatusOr<double> JoinNorms(const DeviceMesh& over,
                                  absl::Span<const DeviceMesh> meshes,
                                  const absl::StatusOr<double>& norm,

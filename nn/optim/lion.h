@@ -23,7 +23,7 @@ struct LionOptions {
   friend bool operator==(const LionOptions&, const LionOptions&) = default;
 };
 
-/// Options that some parameters have for themselves (AdamWGroup).
+/// Options for some of the parameters (AdamWGroup).
 struct LionGroup {
   std::function<bool(const Parameter&)> has = nullptr;
   double lr_scale = 1;
@@ -32,8 +32,8 @@ struct LionGroup {
   std::optional<double> weight_decay = std::nullopt;
 };
 
-/// Steps by the sign alone of a mean of gradients, and keeps half of what AdamW
-/// does: with gradient g and mean m,
+/// Steps by the sign of a mean of gradients, with half of AdamW's state: for
+/// gradient g and mean m,
 ///   p = (1 - lr weight_decay) p - lr sign(beta1 m + (1 - beta1) g)
 ///   m = beta2 m + (1 - beta2) g
 /// The slot is "exp_avg".
@@ -41,7 +41,7 @@ struct LionGroup {
 /// \threadsafety the rank's thread only.
 class Lion final : public GroupedOptimizer<LionOptions, LionGroup> {
  public:
-  /// As Optimizer's.
+  /// See Optimizer::Optimizer.
   Lion(std::vector<Parameter*> parameters, const LionOptions& options,
        std::vector<LionGroup> groups = {},
        const RestoreOptions& restore_options = {});

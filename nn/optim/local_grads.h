@@ -3,8 +3,7 @@
 #define CROSSHATCH_NN_OPTIM_LOCAL_GRADS_H_
 
 /// \file
-/// What a rank holds of gradients on any meshes: the ground of clipping and of
-/// loss scaling.
+/// A rank's shards of gradients on any meshes, for clipping and loss scaling.
 
 #include <cstdint>
 #include <vector>
@@ -27,26 +26,26 @@ inline bool FollowsAfter(const Tensor& first, int64_t count,
          first.storage_offset() + count == next.storage_offset();
 }
 
-/// A gradient's local part.
+/// A gradient's local shard.
 struct LocalGrad {
   const Parameter* parameter;
   Tensor local;
   /// Index in the list of meshes; -1 for a plain gradient.
   int mesh;
-  /// Index among the mesh's parameters; 0 for a plain gradient.
+  /// Index within the mesh's parameters; 0 for a plain gradient.
   int place;
-  /// Whether this rank counts it: each element has one owner.
+  /// Whether this rank counts it: each element has exactly one owner.
   bool owned;
 };
 
-/// The gradients of `parameters` that this rank has a part of.
+/// This rank's shards of the gradients of some parameters.
 struct LocalGrads {
   std::vector<LocalGrad> grads;
-  /// The meshes that they are on, each once, and those of trained parameters
-  /// without a gradient: other ranks of a mesh may have one, so that which
-  /// meshes are asked follows from the parameters, which ranks share.
+  /// The meshes of the gradients and of trained parameters without a gradient,
+  /// each once. Other ranks may have the latter's gradients, so that all ranks
+  /// reduce over the same meshes.
   std::vector<DeviceMesh> meshes;
-  /// How many parameters each mesh has, those without a gradient included.
+  /// The number of parameters of each mesh, including those without a gradient.
   std::vector<int> num_parameters;
 };
 
@@ -57,9 +56,9 @@ struct LocalGrads {
 absl::StatusOr<LocalGrads> CollectLocalGrads(
     absl::Span<Parameter* const> parameters, const char* purpose);
 
-/// Calls `visit(first, run)` for each run of gradients that are neighbours in
-/// memory and may go `together(first, next)`, as one tensor, and for each
-/// gradient that is not contiguous by itself.
+/// Calls `visit(first, run)` with one tensor for each run of gradients that are
+/// adjacent in memory and for which `together(first, next)` holds. Gradients
+/// that are not contiguous are visited one by one.
 template <typename Together, typename Visit>
 void VisitRuns(const std::vector<LocalGrad>& grads, Together together,
                Visit visit) {
@@ -84,7 +83,7 @@ void VisitRuns(const std::vector<LocalGrad>& grads, Together together,
   }
 }
 
-/// The same for what treats all elements alike.
+/// Does the same for functions that treat all elements alike.
 template <typename Visit>
 void VisitAllRuns(const std::vector<LocalGrad>& grads, Visit visit) {
   VisitRuns(
@@ -92,7 +91,7 @@ void VisitAllRuns(const std::vector<LocalGrad>& grads, Visit visit) {
       [&](const LocalGrad&, const Tensor& run) { visit(run); });
 }
 
-/// sums[slot] += the squares of `local`, in float64; nothing on a dry run.
+/// Adds the squares of `local`, in float64, to sums[slot]; not in a dry run.
 void AddSquares(const Tensor& local, const Tensor& sums, int slot);
 
 }  // namespace crosshatch::nn

@@ -15,8 +15,8 @@ namespace crosshatch::nn {
 /// The defaults are those of torch.optim.SGD.
 struct SgdOptions {
   double lr = 1e-3;  ///< Finite, at least 0.
-  /// In [0, 1), as dampening. Not 0: the step goes along a running sum of
-  /// gradients, each new one scaled by 1 - dampening but the first.
+  /// In [0, 1), as dampening. If not 0, the step uses a running sum of
+  /// gradients, each but the first scaled by 1 - dampening.
   double momentum = 0;
   double dampening = 0;
   double weight_decay = 0;  ///< Finite, at least 0; added to the gradient.
@@ -26,7 +26,7 @@ struct SgdOptions {
   friend bool operator==(const SgdOptions&, const SgdOptions&) = default;
 };
 
-/// Options that some parameters have for themselves (AdamWGroup).
+/// Options for some of the parameters (AdamWGroup).
 struct SgdGroup {
   std::function<bool(const Parameter&)> has = nullptr;
   double lr_scale = 1;
@@ -34,13 +34,13 @@ struct SgdGroup {
   std::optional<double> weight_decay = std::nullopt;
 };
 
-/// The update of torch.optim.SGD. The slot is "momentum_buffer"; without
-/// momentum in the options and any group there is none.
+/// The update of torch.optim.SGD. The slot is "momentum_buffer"; there is none
+/// if neither the options nor a group have momentum.
 ///
 /// \threadsafety the rank's thread only.
 class Sgd final : public GroupedOptimizer<SgdOptions, SgdGroup> {
  public:
-  /// As Optimizer's.
+  /// See Optimizer::Optimizer.
   Sgd(std::vector<Parameter*> parameters, const SgdOptions& options,
       std::vector<SgdGroup> groups = {},
       const RestoreOptions& restore_options = {});
