@@ -13,13 +13,13 @@
 
 namespace crosshatch::nn {
 
-/// Whether `name` is of `pattern`: part by part, between the dots, as names of
-/// files match ("layers.*.attention.w[qkv]"); "**" stands for any number of
-/// parts ("**.bias"). The empty pattern is the empty name.
+/// Returns whether `name` matches `pattern`. The parts between dots match like
+/// file names ("layers.*.attention.w[qkv]"); "**" matches any number of parts
+/// ("**.bias"). The empty pattern matches the empty name.
 bool MatchesName(absl::string_view pattern, absl::string_view name);
 
-/// Returns whether a parameter's full name is of `pattern`. Where it is the
-/// predicate of a parameter group, errors print the pattern.
+/// Returns whether a parameter's full name matches `pattern`. As the predicate
+/// of a parameter group it lets errors print the pattern.
 class NameMatches {
  public:
   explicit NameMatches(std::string pattern) : pattern_(std::move(pattern)) {}

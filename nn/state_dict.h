@@ -3,8 +3,15 @@
 #define CROSSHATCH_NN_STATE_DICT_H_
 
 /// \file
-/// What a run keeps when it stops: names with tensors and small values, and
-/// the interface of what has such state.
+/// The state of a run: names with tensors and small values, the interface of
+/// objects with such state, and the states of variables and of a whole run.
+///
+///     int64_t step = 0;
+///     ch::nn::ModuleState parameters(model);
+///     ch::nn::BoundValues position({{"step", &step}});
+///     ch::nn::CombinedState run({{"model", &parameters},
+///                                {"optimizer", &optimizer},
+///                                {"position", &position}});
 
 #include <cstdint>
 #include <map>
@@ -20,34 +27,37 @@
 
 namespace crosshatch::nn {
 
-/// One entry of a state. A tensor is shared with what it is the state of, not
-/// copied: a DTensor stands for its global tensor, a plain one is the same on
-/// every rank. Small values are the same on every rank.
+/// The value of an entry. A tensor is shared with its owner, not copied: a
+/// DTensor stands for its global tensor, a plain one is the same on every rank.
+/// Small values are the same on every rank.
 using StateValue = std::variant<Tensor, int64_t, double, std::string>;
 
-/// Names to values, in the order of the names. Names are those of parameters
-/// ("layers.0.mlp.up_proj.weight"), of whatever wraps a module free, after the
-/// name of the part that they belong to ("model.", "optimizer.").
+/// Values by name, in the order of the names. Names are those of parameters
+/// ("layers.0.mlp.up_proj.weight"), independent of wrappers of a module, after
+/// the name of their part ("model.", "optimizer.").
 ///
-/// \threadsafety as a standard container
+/// \threadsafety as a standard container.
 class StateDict {
  public:
   using Map = std::map<std::string, StateValue, std::less<>>;
 
-  /// \error kAlreadyExists for a name that is there, kInvalidArgument for an
-  ///     empty one.
+  /// Adds an entry.
+  /// \error kAlreadyExists for a name that exists, kInvalidArgument for an
+  /// empty
+  ///     one.
   absl::Status Add(std::string name, StateValue value);
   /// Adds all of `part` under "<prefix>.".
   absl::Status AddAll(absl::string_view prefix, const StateDict& part);
 
-  /// Null if there is none.
+  /// Returns the entry's value; null if there is none.
   const StateValue* Find(absl::string_view name) const;
   StateValue* Find(absl::string_view name);
-  /// The entries under "<prefix>.", without it.
+  /// Returns the entries under "<prefix>.", without the prefix.
   StateDict Part(absl::string_view prefix) const;
 
-  /// \error kNotFound naming the entry; kInvalidArgument if it is of another
-  ///     type.
+  /// Returns the entry's value.
+  /// \error kNotFound naming the entry; kInvalidArgument if it has another
+  /// type.
   template <typename T>
   absl::StatusOr<T> Get(absl::string_view name) const;
 
@@ -59,74 +69,74 @@ class StateDict {
   Map entries_;
 };
 
-/// What a checkpoint can keep: a module, an optimizer, a loss scaler, a
-/// schedule, a data position, a value of the user's.
+/// An object that a checkpoint can save and restore: a module, an optimizer, a
+/// loss scaler, a data position, a variable of the program.
 ///
-/// All ranks call the same, in the same order.
+/// All ranks make the same calls in the same order.
 /// \threadsafety the rank's thread only.
 class Stateful {
  public:
   virtual ~Stateful() = default;
 
-  /// What to keep. Its tensors share memory with this: they hold still until
-  /// the next step.
-  /// \error kFailedPrecondition if the state cannot be told now.
+  /// Returns the state. Its tensors share memory with this object and do not
+  /// change until the next step.
+  /// \error kFailedPrecondition if the state is not available now.
   virtual absl::StatusOr<StateDict> State() = 0;
 
-  /// The state as it is to be filled from one that has `saved`, with memory for
-  /// every tensor, in the dtype that it is to have: a loader reads into them,
-  /// replaces the other values, which stand for their type alone, and then
-  /// calls Restore. All its names are among `saved`; a loader reads no others.
-  /// \param saved all names of the state that was kept, in order
+  /// Returns a state with memory for every tensor, in its final dtype. A loader
+  /// reads into the tensors, replaces the other values, of which only the type
+  /// matters, and then calls Restore. It reads only the returned names, which
+  /// are all in `saved`. \param saved all names of the saved state, in order.
   /// \error kInvalidArgument listing the names that are missing or unexpected;
   ///     kFailedPrecondition if the state cannot be changed now.
   virtual absl::StatusOr<StateDict> StateToFill(
       const std::vector<std::string>& saved) = 0;
 
-  /// Takes over the values of `state`, whose tensors are those of StateToFill,
-  /// filled.
-  /// \error naming what is missing or does not fit; then nothing has changed
-  ///     but what was filled.
+  /// Restores the values of `state`, whose tensors are the filled ones of
+  /// StateToFill.
+  /// \error naming an entry that is missing or does not fit; then only the
+  /// filled
+  ///     tensors have changed.
   virtual absl::Status Restore(const StateDict& state) = 0;
 };
 
-/// All names, in order, in which what was kept and what is restored differ.
+/// The names, in order, that only the saved or only the restored state has.
 struct StateDifferences {
-  std::vector<std::string> missing;     ///< Not in the state that was kept.
-  std::vector<std::string> unexpected;  ///< In that one alone.
+  std::vector<std::string> missing;     ///< Not in the saved state.
+  std::vector<std::string> unexpected;  ///< Only in the saved state.
 };
 
-/// How far what was kept and what is restored may differ in names.
+/// The differences of names that a restore allows.
 struct RestoreOptions {
-  /// What is not in the state that was kept stays as it is.
+  /// Entries that are not in the saved state keep their values.
   bool allow_missing = false;
-  /// What is not known is not read.
+  /// Unknown entries of the saved state are not read.
   bool allow_unexpected = false;
-  /// Set, if not null, whenever names are compared, to what differs, allowed or
-  /// not. Outlives what these are the options of.
+  /// If not null, receives all differences whenever names are compared, allowed
+  /// or not. Outlives the object with these options.
   StateDifferences* differences = nullptr;
 };
 
-/// Compares the names of a state with those that were kept.
-/// \param what whose names they are, for the message: "module Llama".
-/// \param own, saved in order
-/// \returns those in both, in order.
+/// Compares the names of a state with those of the saved one.
+/// \param what the owner of the names, for the message: "module Llama".
+/// \param own, saved in order.
+/// \returns the names in both, in order.
 /// \error kInvalidArgument listing the first of the names that are missing or
 ///     unexpected and not allowed to be, and their number.
 absl::StatusOr<std::vector<std::string>> MatchStateNames(
     const std::string& what, const std::vector<std::string>& own,
     const std::vector<std::string>& saved, const RestoreOptions& options);
 
-/// The tensor `name` of `state`, which must be `filled`: what Restore checks
-/// before it takes over what a loader filled.
+/// Checks for Restore that the tensor `name` of `state` is `filled`.
 /// \error as StateDict::Get; kInvalidArgument for another tensor.
 absl::Status CheckFilled(const StateDict& state, const std::string& name,
                          const Tensor& filled);
 
-/// The names of `state`, in order.
+/// Returns the names of `state`, in order.
 std::vector<std::string> NamesOf(const StateDict& state);
 
-/// The variables are the same on every rank and outlive this.
+/// The state of a program's own variables, such as its step, data position or
+/// seed. The variables are the same on every rank and outlive this.
 class BoundValues final : public Stateful {
  public:
   using Variable = std::variant<int64_t*, double*, std::string*>;
@@ -135,7 +145,7 @@ class BoundValues final : public Stateful {
                        const RestoreOptions& options = {})
       : variables_(std::move(variables)), options_(options) {}
 
-  /// \error kAlreadyExists for a name that is there twice.
+  /// \error kAlreadyExists for a name that occurs twice.
   absl::StatusOr<StateDict> State() override;
   absl::StatusOr<StateDict> StateToFill(
       const std::vector<std::string>& saved) override;
@@ -146,27 +156,28 @@ class BoundValues final : public Stateful {
   const RestoreOptions options_;
 };
 
-/// Entries are "<part>.<entry>". A part whose name is not among those that were
-/// kept is asked all the same, with no names: whether that is an error it knows
-/// best.
+/// The state of a whole run: the states of its parts, with entries
+/// "<part>.<entry>". A part without saved entries is restored from none, which
+/// may be an error of the part.
 class CombinedState final : public Stateful {
  public:
   using Parts = std::vector<std::pair<std::string, Stateful*>>;
 
-  /// \param parts outlive this. Names are different, not empty and without
-  ///     dots (checked).
-  /// \param options allow_unexpected: parts that were kept and are unknown here
-  ///     are not read. allow_missing: parts of which nothing was kept stay as
-  ///     they are. differences: the names of those parts; what differs within a
-  ///     part is for that part's options.
+  /// \param parts outlive this. Names are different, not empty and without dots
+  ///     (checked).
+  /// \param options for whole parts: allow_unexpected: unknown saved parts are
+  /// not
+  ///     read. allow_missing: parts without saved entries keep their values.
+  ///     differences: receives the names of such parts. For differences within
+  ///     a part, use the part's options.
   explicit CombinedState(Parts parts, const RestoreOptions& options = {});
 
   absl::StatusOr<StateDict> State() override;
-  /// \error what the parts say, all of it in one.
+  /// \error the errors of all parts, joined.
   absl::StatusOr<StateDict> StateToFill(
       const std::vector<std::string>& saved) override;
-  /// In the order of the parts. A part's error ends it: those before it are
-  /// restored then, and the run is not to go on.
+  /// Restores the parts in order. It stops at the first error; earlier parts
+  /// are restored then, and the run should not continue.
   absl::Status Restore(const StateDict& state) override;
 
  private:
