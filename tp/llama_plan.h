@@ -9,13 +9,13 @@
 
 namespace crosshatch::tp {
 
-/// The plan for nn::Llama of `config`: projections split by heads and inner
-/// features, the embedding and the output by vocabulary, the residual stream
-/// and the norms by position. The logits stay split by vocabulary (Shard(-1)),
-/// and CrossEntropy takes them so: no rank ever holds a row of them.
+/// Returns the plan for nn::Llama of `config`: projections split by heads and
+/// inner features, the embedding and the output by vocabulary, the residual
+/// stream and the norms by position. The logits stay split by vocabulary
+/// (Shard(-1)), as CrossEntropy takes them: no rank ever holds a row of them.
 ParallelPlan LlamaPlan(const nn::LlamaConfig& config);
 
-/// The same as text (plan_text.h), to read and to begin with.
+/// Returns the plan as text (plan_text.h), to print or change.
 std::string LlamaPlanText(const nn::LlamaConfig& config);
 
 }  // namespace crosshatch::tp

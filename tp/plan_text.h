@@ -10,13 +10,12 @@
 ///     layers.*.self_attn.[qkv]_proj  ColwiseParallel
 ///     layers.*.self_attn.o_proj      RowwiseParallel output=S(1)
 ///
-/// A line is a pattern of modules' names (parallelize_module.h; "." is the
-/// root), a style and its options, with blanks between. "#" begins a comment,
-/// and a line may be empty. Styles are named as the functions of
-/// parallel_style.h that make them, options as the fields of what these take
-/// (PrepareModuleInputOutput's as PlanStyles says):
-/// "name=layout", or the name alone for one that is yes or no. A layout is R,
-/// S(dim) or P(op); dims may count from the end. docs/training.md lists them.
+/// A line is a pattern of module names (parallelize_module.h; "." is the root),
+/// a style and its options, separated by blanks. "#" begins a comment; lines
+/// may be empty. Styles and options have the names of the functions and fields
+/// of parallel_style.h (see PlanStyles): "name=layout", "name=count", or the
+/// name alone for a flag. A layout is R, S(dim) or P(op); negative dims count
+/// from the end. docs/training.md lists all styles.
 
 #include <string>
 #include <vector>
@@ -27,16 +26,19 @@
 
 namespace crosshatch::tp {
 
-/// \param name of the text, to begin messages with: a file's.
-/// \param most_dims of the activations that the plan is for; 0: any number. A
-///     dim that none of them has would stop the first forward.
-/// \error kInvalidArgument naming the line, what is wrong there and what would
-///     be right; for a text without a plan.
+/// Parses a plan.
+/// \param name the name of the text for messages, e.g. that of its file.
+/// \param most_dims the maximal number of dims of activations, to check dims
+/// by;
+///     0: unlimited.
+/// \error kInvalidArgument naming the line, the mistake and the alternatives;
+/// for a
+///     text without a plan.
 absl::StatusOr<ParallelPlan> ParsePlan(absl::string_view text,
                                        const std::string& name,
                                        int most_dims = 0);
 
-/// A line for each style, with the options that it takes.
+/// Returns a line for each style with its options.
 std::vector<std::string> PlanStyles();
 
 }  // namespace crosshatch::tp

@@ -3,15 +3,15 @@
 #define CROSSHATCH_NN_LAYERS_EXPERT_ROUTING_H_
 
 /// \file
-/// Which token goes to which expert, on which rank, in which order: arithmetic
-/// on numbers, which needs no rank to be tested.
+/// Routing of tokens to experts and their ranks: pure arithmetic, without
+/// communication.
 ///
-/// Words: each token makes k *choices* of different experts; choice i of a rank
-/// is the (i % k)-th of its token i / k. The batch is split over *batch ranks*,
-/// by whole tokens or by runs of tokens (BatchOrder); experts are shared out
-/// among *owners*, which are some of those ranks or all. An expert takes the
-/// first choices in the order of the batch, wherever they come from, and drops
-/// those past its capacity: which ones is the same on every mesh.
+/// Each token makes k *choices* of different experts; choice i of a rank is the
+/// (i % k)-th of its token i / k. The batch is split over *batch ranks*, by
+/// whole tokens or by runs of tokens (BatchOrder). Experts are split over
+/// *owners*, which are some or all of those ranks. An expert takes the first
+/// choices in the order of the batch and drops those beyond its capacity, the
+/// same on every mesh.
 
 #include <cstdint>
 #include <optional>
@@ -23,23 +23,23 @@
 
 namespace crosshatch::nn {
 
-/// How many of `choices` each expert has.
-/// \pre 0 <= choice < experts, checked
+/// Returns the number of `choices` of each expert.
+/// \checks 0 <= choice < experts
 std::vector<int64_t> CountChoices(absl::Span<const int64_t> choices,
                                   int64_t experts);
 
-/// The largest number of choices that an expert takes of `tokens` in the batch:
-/// `factor` times an even share, rounded up.
+/// Returns the maximal number of choices that an expert takes of `tokens` in
+/// the batch: `factor` times an even share, rounded up.
 int64_t ExpertCapacity(double factor, int64_t tokens, int64_t choices,
                        int64_t experts);
 
-/// Who has which experts, and where this rank stands.
+/// The owners of experts.
 struct ExpertOwners {
   struct Owner {
     /// Its index among the batch ranks.
     int batch_rank = 0;
-    /// It has the experts [first, first + count), which follow on those of the
-    /// owner before.
+    /// It has the experts [first, first + count), which follow those of the
+    /// previous owner.
     int64_t first = 0;
     int64_t count = 0;
   };
@@ -48,39 +48,40 @@ struct ExpertOwners {
   int self = 0;
 };
 
-/// Where the tokens of the batch ranks stand in the order of the batch: those
-/// of rank 0 before those of rank 1, unless `ranks` that follow each other
-/// split every *run* of tokens (a row, by positions) between them. Then each of
-/// them has a part of every run, and run 0 of all of them comes before run 1.
+/// The order of the batch ranks' tokens in the batch: those of rank 0 before
+/// those of rank 1, unless `ranks` consecutive ranks split every *run* of
+/// tokens (for example a row, by positions). Then each of them has a part of
+/// every run, and run 0 of all of them comes before run 1.
 struct BatchOrder {
   int ranks = 1;
-  int64_t runs_here = 1;  ///< That this rank has parts of, of one size.
-  int64_t runs = 1;       ///< The most that any rank has.
+  int64_t runs_here = 1;  ///< Of this rank; their parts have one size.
+  int64_t runs = 1;       ///< The maximum over ranks.
 };
 
-/// CountChoices of each run, one after the other; zeros for those that this
-/// rank has no part of.
+/// Returns CountChoices of each run, concatenated; zeros for runs of which this
+/// rank has no part.
 std::vector<int64_t> CountRuns(absl::Span<const int64_t> choices,
                                int64_t experts, const BatchOrder& order);
 
-/// What a rank does with its choices.
+/// The routes of a rank's choices.
 struct ExpertRoutes {
-  /// Those that are not dropped, by expert, those of one expert in their order:
-  /// the rows to give.
+  /// The choices that are not dropped, by expert, in their order within an
+  /// expert: the rows to send.
   std::vector<int64_t> kept;
-  /// To the owners; rows taken are by expert, those of one expert in the order
-  /// of owners.
+  /// The exchange with the owners. Received rows are ordered by expert, then by
+  /// sending rank.
   RowExchange exchange;
-  /// Where the rows of each of this rank's experts begin among those taken,
-  /// and where the last ones end.
+  /// The begin of the rows of each of this rank's experts among the received
+  /// ones, and the end of the last.
   Shape offsets;
 };
 
-/// \param choices of this rank
-/// \param counts CountRuns of each batch rank, one after the other
-/// \param capacity of each expert; unset: no end
-/// \pre this rank's counts are those of `choices`, owners have all experts;
-///     checked
+/// Returns the routes of this rank's `choices`.
+/// \param counts CountRuns of each batch rank, concatenated.
+/// \param capacity of each expert; unset: unlimited.
+/// \checks that this rank's counts are those of `choices` and that owners have
+/// all
+///     experts
 ExpertRoutes RouteChoices(absl::Span<const int64_t> choices,
                           absl::Span<const int64_t> counts, int64_t experts,
                           const ExpertOwners& owners,

@@ -4,8 +4,8 @@
 
 /// \file
 /// MixtureOfExperts: a router sends each token to a few of many SwiGLU MLPs,
-/// the experts, and adds up what they give. On one device or with the experts
-/// spread over ranks (tp/expert_parallel.h), written once.
+/// the experts, and returns the weighted sum of their outputs. It runs on one
+/// device or with experts distributed over ranks (tp/expert_parallel.h).
 
 #include <cstdint>
 #include <memory>
@@ -26,54 +26,52 @@ struct MixtureOfExpertsOptions {
   int64_t hidden = 0;   ///< Of an expert.
   int64_t experts = 0;  ///< Any number, on any number of ranks.
   int64_t choices = 2;  ///< Experts of a token.
-  /// Set: an expert takes at most so many times an even share of the batch's
-  /// choices, the first ones in the order of the batch; the others add nothing
-  /// to their tokens. Unset: none is dropped.
+  /// If set, an expert takes at most this multiple of an even share of the
+  /// batch's choices, the first ones in the order of the batch, and drops the
+  /// others.
   std::optional<double> capacity_factor = {};
   /// Whether the weights of a token's choices are divided by their sum.
   bool normalize_weights = true;
-  /// Of the normal distribution that all weights are filled from.
+  /// Of the weights' normal distribution.
   double stddev = 0.02;
 };
 
-/// Where the experts and the tokens of a MixtureOfExperts are. Where a mesh is
-/// not set, this rank has all.
+/// The meshes of the experts and tokens of a MixtureOfExperts. Without a mesh,
+/// this rank has all.
 struct ExpertPlacement {
-  /// Experts are shared out over its ranks, which are ranks of `batch`.
+  /// Experts are split over its ranks, which are ranks of `batch`.
   std::optional<DeviceMesh> experts = std::nullopt;
-  /// Each of its ranks, in row-major order, works on tokens of its own: all of
-  /// them are the batch, over which capacity and balance are reckoned.
+  /// Its ranks, in row-major order, have the tokens of the batch, over which
+  /// capacity and balance are computed; each has its own.
   std::optional<DeviceMesh> batch = std::nullopt;
-  /// One axis along which the input comes whole to every rank: each works on
-  /// its share of the tokens (and is a rank of `batch` by it), and the output
-  /// comes whole again.
+  /// One axis along which all ranks have the same input. Each works on its part
+  /// of the tokens, as a rank of `batch`, and all return the same output.
   std::optional<DeviceMesh> shared = std::nullopt;
 };
 
 /// [..., dim] to {[..., dim], balance}.
 ///
-/// Every token has a probability for each expert, the softmax of router(x), in
-/// f32; it goes to the `choices` most probable ones and gets the sum of what
-/// they give, weighted by their probabilities. Sums are in the order of the
-/// experts' numbers, so values are the same wherever the experts are; ties go
-/// to the expert of the smaller number.
+/// A token is routed to its `choices` most probable experts by the softmax of
+/// router(x), in f32; for equal probabilities to those of smaller indices. Its
+/// output is the sum of theirs, weighted by their probabilities. Sums are in
+/// the order of the experts' indices, so values do not depend on the mesh.
 ///
-/// `balance`, f32 of no dims, is this rank's load-balance loss: the mean over
-/// the data-parallel ranks is that of the batch, experts * sum over e of (e's
-/// share of all choices) * (e's mean probability), which is 1 where all is
-/// even. It is added to the rank's loss as it is ("Losses and gradients" in
+/// `balance`, f32 without dims, is this rank's load-balancing loss: the mean
+/// over the data-parallel ranks is that of the batch, experts * sum over e of
+/// (e's share of all choices) * (e's mean probability), which is 1 for an even
+/// load. Add it to the rank's loss as it is ("Losses and gradients" in
 /// docs/training.md).
 ///
-/// The input is a plain tensor, this rank's tokens; with
-/// ExpertPlacement::shared a plain one that all ranks of that axis have, or a
-/// distributed one on it, replicated or split along another dim than the last:
-/// the output lies alike, and the balance is the same along that axis.
+/// The input is a plain tensor with this rank's tokens. With
+/// ExpertPlacement::shared it is a plain tensor that is equal on all ranks of
+/// that axis, or a DTensor on it, replicated or split along another dim than
+/// the last. The output has the same layout, and the balance is the same along
+/// that axis.
 ///
-/// Which tokens go where is known when the router's output is read, so forward
-/// waits for the stream once. Two exchanges of rows and one small gather of
-/// counts a forward (of each row's, and a second of how many rows there are,
-/// with a capacity where ranks split rows by position), two exchanges a
-/// backward.
+/// The host reads the router's output, so forward waits for the stream once. A
+/// forward has two exchanges of rows and one small gather of counts (with a
+/// capacity and split positions, counts of each row and a second gather of
+/// their number), a backward two exchanges.
 class MixtureOfExperts final : public Module {
  public:
   using Options = MixtureOfExpertsOptions;
@@ -83,11 +81,11 @@ class MixtureOfExperts final : public Module {
   const char* type_name() const override { return "MixtureOfExperts"; }
   const MixtureOfExpertsOptions& options() const { return options_; }
 
-  /// Before the first forward; the parameters lie accordingly (ExpertParallel
-  /// does both).
-  /// \error kInvalidArgument for a rank of `experts` that is none of `batch`,
-  ///     and for a `shared` of several axes, or whose ranks do not follow each
-  ///     other in `batch`.
+  /// Sets the meshes before the first forward. The parameters must be
+  /// distributed accordingly (ExpertParallel does both). \error
+  /// kInvalidArgument for a rank of `experts` that is not in `batch`, for a
+  ///     `shared` with several axes, or whose ranks are not consecutive in
+  ///     `batch`.
   absl::Status Place(ExpertPlacement placement);
 
   /// [experts, dim]
@@ -104,22 +102,22 @@ class MixtureOfExperts final : public Module {
  private:
   struct Choices;
 
-  /// Checks that a module whose batch FSDP splits was told what it is.
+  /// Checks that `batch` is set if FSDP splits the batch.
   void CheckPlaced() const;
-  /// Poisons the rank where ranks that tensor parallelism gives the same tokens
-  /// take them for tokens of their own. In the first forward.
+  /// Poisons the rank in the first forward if ranks of a tensor-parallel axis
+  /// have the same tokens and `shared` is not set.
   void CompareTokens(const Tensor& x);
-  /// Of tokens that several ranks have.
+  /// Computes the forward of tokens that several ranks have.
   TensorList ForwardShared(const Tensor& x);
-  /// Of local tokens [n, dim].
-  /// \param runs where the ranks of `shared` split each run of tokens between
-  ///     them: how many.
+  /// Computes the forward of local tokens [n, dim].
+  /// \param runs the number of runs of tokens, if the ranks of `shared` split
+  /// each.
   TensorList ForwardTokens(const Tensor& tokens,
                            std::optional<int64_t> runs = std::nullopt);
   Choices Choose(const Tensor& tokens);
-  /// How the batch ranks' tokens lie in the batch, as ForwardTokens was told.
+  /// Returns the order of the batch ranks' tokens in the batch.
   BatchOrder OrderOfBatch(std::optional<int64_t> runs);
-  /// `own` of each rank of the batch.
+  /// Gathers `own` from each rank of the batch.
   std::vector<int64_t> OfBatch(const std::vector<int64_t>& own);
   Tensor RunExperts(const Tensor& rows, const Shape& offsets);
 

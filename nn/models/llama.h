@@ -8,9 +8,8 @@
 /// Mistral, Qwen2, Qwen3 and Phi-3 (whose projections are merged in files, and
 /// here are not).
 ///
-/// Modules have the names that Hugging Face gives them, without the leading
-/// "model.", so that weights need no table of names and a plan written for one
-/// model reads like one written for the other:
+/// Modules have Hugging Face's names without the leading "model.", so that
+/// weights and plans need no table of names:
 ///
 ///     embed_tokens
 ///     layers.N.input_layernorm
@@ -24,9 +23,9 @@
 /// Shapes: B rows of the batch (0 is fine), T positions, D = dim,
 /// H = head_dim, V = vocab.
 ///
-/// Rows may be of packed documents, which do not see each other: then each
-/// module takes the documents' keys i32 [B, T, 2] and positions i32 [B, T]
-/// (tensor/ops/documents.h) as inputs after its first one, as plain tensors.
+/// Rows may consist of packed documents, which do not attend to each other.
+/// Then each module takes the documents' keys i32 [B, T, 2] and positions i32
+/// [B, T] (tensor/ops/documents.h) as further inputs, as plain tensors.
 
 #include <cstddef>
 #include <cstdint>
@@ -53,14 +52,15 @@ namespace crosshatch::nn {
 /// (tp::LlamaPlan).
 class LlamaAttention final : public Module {
  public:
-  /// \param rotary outlives the module
-  /// \param window how far a position looks back; 0: to the beginning
+  /// \param rotary outlives the module.
+  /// \param window the number of keys that a position attends to; 0: all before
+  /// it.
   LlamaAttention(const LlamaConfig& config, RotaryTable& rotary,
                  int64_t window);
 
   const char* type_name() const override { return "LlamaAttention"; }
 
-  /// As Llama::set_cache; this attention's entry there is `index`.
+  /// Does what Llama::set_cache does; this attention uses entry `index`.
   void set_cache(KvCache* cache, size_t index) {
     cache_ = cache;
     index_ = index;
@@ -103,7 +103,7 @@ class LlamaMlp final : public Module {
 /// positions) to [B, T, D].
 class LlamaBlock final : public Module {
  public:
-  /// \param layer the block's number
+  /// \param layer the block's index.
   LlamaBlock(const LlamaConfig& config, RotaryTable& rotary, int64_t layer);
 
   const char* type_name() const override { return "LlamaBlock"; }
@@ -119,10 +119,10 @@ class LlamaBlock final : public Module {
   LlamaMlp mlp_;
 };
 
-/// Tokens [B, T] (i32, i64 or u16) to logits [B, T, V]. Of packed documents
+/// Tokens [B, T] (i32, i64 or u16) to logits [B, T, V]. For packed documents
 /// Call({tokens, keys, positions}): attention stays within a document, and
-/// rotary angles are those of the positions. (Where rotary frequencies depend
-/// on the length it is that of the row.) Not with a cache (checked).
+/// rotary angles are those of the positions. If rotary frequencies depend on
+/// the length, it is that of the row. Not with a cache (checked).
 class Llama final : public Module {
  public:
   /// The blocks, for `for (Module& block : model.blocks())`.
@@ -153,22 +153,22 @@ class Llama final : public Module {
     const std::vector<std::unique_ptr<LlamaBlock>>& blocks_;
   };
 
-  /// On Device::Meta() names and shapes only, until Materialize. On the rank's
-  /// own device it is materialized at once, with seed 0.
-  /// \checks config.Validate()
+  /// Creates names and shapes on Device::Meta(), for Materialize. On the rank's
+  /// own device it is materialized at once, with seed 0. \checks
+  /// config.Validate()
   explicit Llama(const LlamaConfig& config, Device device = Device::Meta());
 
   const char* type_name() const override { return "Llama"; }
 
-  /// Resolved.
+  /// Returns the resolved config.
   const LlamaConfig& config() const { return config_; }
   Blocks blocks() const { return Blocks(blocks_); }
 
-  /// From now on the tokens of a forward are those that follow what `cache`
-  /// holds, and are added to it: in NoGrad, and of one batch for the cache's
-  /// life (checked). Where rotary frequencies depend on the length it has no
-  /// more positions than rope_scaling.original_positions (checked). Null: a
-  /// forward begins at position 0, as without. The cache outlives its use.
+  /// Sets a cache. The tokens of a forward then follow those in `cache` and are
+  /// appended, in NoGrad and for one batch during the cache's lifetime
+  /// (checked). If rotary frequencies depend on the length, it has at most
+  /// rope_scaling.original_positions positions (checked). Null removes it. The
+  /// cache outlives its use.
   void set_cache(KvCache* cache);
 
  protected:
