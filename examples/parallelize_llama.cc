@@ -10,7 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/fsdp/fully_shard.h"
-#include "crosshatch/nn/checkpoint.h"
+#include "crosshatch/nn/activation_checkpoint.h"
 #include "crosshatch/tp/llama_plan.h"
 #include "crosshatch/tp/parallelize_module.h"
 #include "crosshatch/tp/plan_text.h"
@@ -74,7 +74,7 @@ absl::Status ParallelizeLlama(nn::Llama& model, const DeviceMesh& mesh,
     fsdp_options.mixed_precision.param_dtype = options.dtype;
   }
   for (nn::Module& block : model.blocks()) {
-    if (options.recompute) CH_RETURN_IF_ERROR(nn::Checkpoint(block));
+    if (options.recompute) CH_RETURN_IF_ERROR(nn::CheckpointActivations(block));
     CH_RETURN_IF_ERROR(fsdp::FullyShard(block, fsdp_mesh, fsdp_options));
   }
   return fsdp::FullyShard(model, fsdp_mesh, fsdp_options);

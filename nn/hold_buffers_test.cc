@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/nn/checkpoint.h"
+#include "crosshatch/nn/activation_checkpoint.h"
 #include "crosshatch/nn/module.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
@@ -42,7 +42,7 @@ Tensor Input() { return Ones({2}).set_requires_grad(true); }
 TEST(HoldBuffersTest, ARecomputedPartReadsBuffers) {
   Scaled module(/*writes=*/false);
   ASSERT_TRUE(module.Materialize({}).ok());
-  ASSERT_TRUE(Checkpoint(module).ok());
+  ASSERT_TRUE(CheckpointActivations(module).ok());
   for (const float factor : {3.0f, 4.0f}) {
     const Tensor x = Input();
     ASSERT_TRUE(Backward(Sum(module.Forward(x))).ok());
@@ -54,12 +54,12 @@ TEST(HoldBuffersTest, ARecomputedPartReadsBuffers) {
 TEST(HoldBuffersDeathTest, AndDoesNotWriteThem) {
   Scaled writes(/*writes=*/true);
   ASSERT_TRUE(writes.Materialize({}).ok());
-  ASSERT_TRUE(Checkpoint(writes).ok());
+  ASSERT_TRUE(CheckpointActivations(writes).ok());
   EXPECT_DEATH((void)writes.Forward(Input()),
                "buffer factor is written by a forward that is recomputed");
   Scaled reads(/*writes=*/false);
   ASSERT_TRUE(reads.Materialize({}).ok());
-  ASSERT_TRUE(Checkpoint(reads).ok());
+  ASSERT_TRUE(CheckpointActivations(reads).ok());
   const Tensor loss = Sum(reads.Forward(Input()));
   reads.Raise();
   EXPECT_DEATH((void)Backward(loss).ok(),

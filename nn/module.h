@@ -339,8 +339,8 @@ class StateGuard : public Attachment {
   /// \error as CheckReadable.
   virtual absl::Status CheckWritable(const char* what) const = 0;
   /// Called before the forward of `module`, to which this is attached, is
-  /// recomputed in a backward (nn/checkpoint.h), without hooks: it needs its
-  /// parameters.
+  /// recomputed in a backward (nn/activation_checkpoint.h), without hooks: it
+  /// needs its parameters.
   virtual void BeginRecomputation(Module& /*module*/) {}
 };
 

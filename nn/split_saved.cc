@@ -152,7 +152,7 @@ absl::Status SplitSavedActivations(Module& module, const DeviceMesh& mesh) {
                      key == kSplitSavedKey
                          ? " has it already"
                          : " is checkpointed, and saves no activations; see "
-                           "CheckpointOptions::split_inputs_over"));
+                           "ActivationCheckpointOptions::split_inputs_over"));
   }
   module.Attach(kSplitSavedKey, std::make_shared<Attachment>());
   module.AddForwardWrapper([mesh](TensorSpan inputs,

@@ -39,7 +39,7 @@ std::shared_ptr<SavedTensorStore> MakeSplitSavedStore(const DeviceMesh& mesh);
 /// which save none.
 ///
 /// To shard the inputs of a checkpointed module, see
-/// CheckpointOptions::split_inputs_over.
+/// ActivationCheckpointOptions::split_inputs_over.
 /// \param mesh one axis that this rank is on.
 /// \error kInvalidArgument for another mesh; kFailedPrecondition for a module
 ///     that has it already, or is checkpointed.

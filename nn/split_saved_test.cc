@@ -9,7 +9,7 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/redistribute.h"
-#include "crosshatch/nn/checkpoint.h"
+#include "crosshatch/nn/activation_checkpoint.h"
 #include "crosshatch/nn/distribute_module.h"
 #include "crosshatch/nn/layers/linear.h"
 #include "crosshatch/tensor/autograd.h"
@@ -158,9 +158,9 @@ TEST_P(SplitSavedTest, KeepsPartsOfTheInputsOfRecomputedModules) {
     Outcome outcomes[2];
     for (const bool splits : {false, true}) {
       Net net;
-      CheckpointOptions options;
+      ActivationCheckpointOptions options;
       if (splits) options.split_inputs_over = mesh;
-      CH_RETURN_IF_ERROR(CheckpointEach(
+      CH_RETURN_IF_ERROR(CheckpointActivationsIf(
           net,
           [](const Module&, const std::string& name) {
             return name == "first" || name == "second";
@@ -204,17 +204,18 @@ TEST(SplitSavedErrorsTest, NameTheModule) {
     Module& first = *net.layers()[0];
     CH_EXPECT_THAT(std::string(SplitSavedActivations(first, mesh).message()),
                    HasSubstr("not mesh(dp=1, tp=2)"));
-    CheckpointOptions over_both;
+    ActivationCheckpointOptions over_both;
     over_both.split_inputs_over = mesh;
-    CH_EXPECT_THAT(std::string(Checkpoint(first, over_both).message()),
-                   HasSubstr("not mesh(dp=1, tp=2)"));
+    CH_EXPECT_THAT(
+        std::string(CheckpointActivations(first, over_both).message()),
+        HasSubstr("not mesh(dp=1, tp=2)"));
     CH_RETURN_IF_ERROR(SplitSavedActivations(first, tp));
     CH_EXPECT_THAT(std::string(SplitSavedActivations(first, tp).message()),
                    HasSubstr("first (Layer) has it already"));
-    CH_EXPECT_THAT(std::string(Checkpoint(first).message()),
-                   HasSubstr("CheckpointOptions::split_inputs_over"));
+    CH_EXPECT_THAT(std::string(CheckpointActivations(first).message()),
+                   HasSubstr("ActivationCheckpointOptions::split_inputs_over"));
     Module& second = *net.layers()[1];
-    CH_RETURN_IF_ERROR(Checkpoint(second));
+    CH_RETURN_IF_ERROR(CheckpointActivations(second));
     CH_EXPECT_THAT(std::string(SplitSavedActivations(second, tp).message()),
                    HasSubstr("second (Layer) is checkpointed"));
     return absl::OkStatus();

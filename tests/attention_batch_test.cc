@@ -14,7 +14,7 @@
 #include "crosshatch/extensions/dtensor_extensions.h"
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/mesh/device_mesh.h"
-#include "crosshatch/nn/checkpoint.h"
+#include "crosshatch/nn/activation_checkpoint.h"
 #include "crosshatch/nn/layers/dropout.h"
 #include "crosshatch/nn/layers/embedding.h"
 #include "crosshatch/nn/layers/linear.h"
@@ -193,7 +193,8 @@ TEST_P(AttentionBatchTest, IsThatOfOneRank) {
                fsdp::FullyShard(model, fsdp,
                                 {.reduction = {.divide_factor = 1},
                                  .extension = DTensorExtensions::Create()}));
-           if (c.checkpoint) CH_RETURN_IF_ERROR(nn::Checkpoint(model));
+           if (c.checkpoint)
+             CH_RETURN_IF_ERROR(nn::CheckpointActivations(model));
            CH_RETURN_IF_ERROR(model.Materialize({.seed = 5}));
            nn::SetDropoutStep(model, 11, 3);
            const auto here = static_cast<size_t>(*fsdp.index(0));
@@ -266,7 +267,7 @@ TEST(PackedLlamaTest, IsItsDocumentsAlone) {
     CH_RETURN_IF_ERROR(
         tp::ParallelizeModule(model, tp, tp::LlamaPlan(model.config())));
     for (nn::Module& block : model.blocks()) {
-      CH_RETURN_IF_ERROR(nn::Checkpoint(block));
+      CH_RETURN_IF_ERROR(nn::CheckpointActivations(block));
       CH_RETURN_IF_ERROR(
           fsdp::FullyShard(block, fsdp,
                            {.reduction = {.divide_factor = 1},

@@ -21,8 +21,8 @@
 #include "crosshatch/fsdp/replicate.h"
 #include "crosshatch/fsdp/sharded_module.h"
 #include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/nn/activation_checkpoint.h"
 #include "crosshatch/nn/batch_rows.h"
-#include "crosshatch/nn/checkpoint.h"
 #include "crosshatch/nn/layers/dropout.h"
 #include "crosshatch/nn/layers/linear.h"
 #include "crosshatch/tensor/autograd.h"
@@ -166,8 +166,8 @@ TEST_P(DropoutBatchTest, IsThatOfOneDevice) {
       CH_RETURN_IF_ERROR(fsdp::FullyShard(model, fsdp, options));
     }
     if (c.checkpoint) {
-      CH_RETURN_IF_ERROR(nn::Checkpoint(model.drop()));
-      CH_RETURN_IF_ERROR(nn::Checkpoint(model));
+      CH_RETURN_IF_ERROR(nn::CheckpointActivations(model.drop()));
+      CH_RETURN_IF_ERROR(nn::CheckpointActivations(model));
     }
     CH_RETURN_IF_ERROR(model.Materialize({.seed = 5}));
     auto here = static_cast<size_t>(*fsdp.index(0));

@@ -33,7 +33,7 @@
 #include "crosshatch/fsdp/replicate.h"
 #include "crosshatch/fsdp/sharded_module.h"
 #include "crosshatch/fsdp/testutil.h"
-#include "crosshatch/nn/checkpoint.h"
+#include "crosshatch/nn/activation_checkpoint.h"
 #include "crosshatch/nn/layers/linear.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
@@ -468,7 +468,7 @@ class Row {
           at(kCheckpoint) == 1
               ? static_cast<nn::Module&>(model->middle().inner())
               : model->middle();
-      CH_RETURN_IF_ERROR(nn::Checkpoint(kept_out));
+      CH_RETURN_IF_ERROR(nn::CheckpointActivations(kept_out));
     }
     CH_ASSIGN_OR_RETURN(ShardedModule sharded, ShardedModule::Of(*model));
     CH_RETURN_IF_ERROR(SetUp(*model));

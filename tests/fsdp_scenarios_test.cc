@@ -22,7 +22,7 @@
 #include "crosshatch/fsdp/testutil.h"
 #include "crosshatch/fsdp/training_testutil.h"
 #include "crosshatch/mesh/device_mesh.h"
-#include "crosshatch/nn/checkpoint.h"
+#include "crosshatch/nn/activation_checkpoint.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/testing/batch.h"
 #include "crosshatch/testing/ranks.h"
@@ -483,7 +483,7 @@ TEST_P(FsdpLeavingTest, LeavesAnIterationBetweenAnyTwoCalls) {
     const auto leave_and_train = [&](Job& job) -> absl::Status {
       if (leaving.checkpointed) {
         for (auto& block : job.model.blocks()) {
-          CH_RETURN_IF_ERROR(nn::Checkpoint(*block));
+          CH_RETURN_IF_ERROR(nn::CheckpointActivations(*block));
         }
       }
       RankContext& context = RankContext::Current();

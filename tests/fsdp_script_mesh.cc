@@ -20,7 +20,7 @@
 #include "crosshatch/fsdp/sharded_module.h"
 #include "crosshatch/fsdp/summon.h"
 #include "crosshatch/fsdp/training_testutil.h"
-#include "crosshatch/nn/checkpoint.h"
+#include "crosshatch/nn/activation_checkpoint.h"
 #include "crosshatch/nn/optim/clip_grad.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/testing/batch.h"
@@ -45,7 +45,7 @@ class MeshRunner final : public ScriptRunner {
     CH_ASSIGN_OR_RETURN(mesh_, InitDeviceMesh(world_, script().axes));
     for (ScriptPart* part : model().parts) {
       if (!part->spec().checkpointed) continue;
-      CH_RETURN_IF_ERROR(nn::Checkpoint(*part));
+      CH_RETURN_IF_ERROR(nn::CheckpointActivations(*part));
     }
     std::vector<std::string> data_axes;
     for (const MeshAxis& axis : script().axes) {

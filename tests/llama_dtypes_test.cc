@@ -15,7 +15,7 @@
 #include "crosshatch/extensions/dtensor_extensions.h"
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/mesh/device_mesh.h"
-#include "crosshatch/nn/checkpoint.h"
+#include "crosshatch/nn/activation_checkpoint.h"
 #include "crosshatch/nn/models/llama.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
@@ -87,10 +87,12 @@ Result Train(const std::vector<MeshAxis>& axes, const Policy& policy) {
       return fsdp::FullyShard(module, fsdp, options);
     };
     for (nn::Module& block : model.blocks()) {
-      if (policy.checkpointed) CH_RETURN_IF_ERROR(nn::Checkpoint(block));
+      if (policy.checkpointed)
+        CH_RETURN_IF_ERROR(nn::CheckpointActivations(block));
       CH_RETURN_IF_ERROR(shard(block, policy.output_of_blocks));
     }
-    if (policy.checkpointed) CH_RETURN_IF_ERROR(nn::Checkpoint(model));
+    if (policy.checkpointed)
+      CH_RETURN_IF_ERROR(nn::CheckpointActivations(model));
     CH_RETURN_IF_ERROR(shard(model, policy.output_of_root));
     CH_RETURN_IF_ERROR(model.Materialize({.seed = 5}));
     // The same rows on all ranks: what ranks differ in is what they hold.

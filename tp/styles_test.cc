@@ -13,7 +13,7 @@
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/redistribute.h"
 #include "crosshatch/dtensor/redistribution/implicit_redistribution.h"
-#include "crosshatch/nn/checkpoint.h"
+#include "crosshatch/nn/activation_checkpoint.h"
 #include "crosshatch/nn/layers/linear.h"
 #include "crosshatch/nn/layers/norm.h"
 #include "crosshatch/nn/module.h"
@@ -601,7 +601,8 @@ TEST(ColwiseParallelTest, HooksSeeTheMeshOfThePlan) {
               {.replicate_rest = true}));
           if (!before) model.AddHook();
           if (checkpointed) {
-            CH_RETURN_IF_ERROR(nn::Checkpoint(*model.children()[0].second));
+            CH_RETURN_IF_ERROR(
+                nn::CheckpointActivations(*model.children()[0].second));
           }
           CH_RETURN_IF_ERROR(model.Materialize({.seed = 5}));
           const Tensor y = model.Forward(input());

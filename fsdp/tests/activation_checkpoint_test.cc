@@ -2,6 +2,8 @@
 
 // Modules that are sharded and use activation checkpointing, in all nestings.
 
+#include "crosshatch/nn/activation_checkpoint.h"
+
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -11,7 +13,6 @@
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/fsdp/testutil.h"
-#include "crosshatch/nn/checkpoint.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/testing/batch.h"
 #include "crosshatch/testing/ranks.h"
@@ -68,7 +69,7 @@ absl::Status Step(World& world, Checkpointed what, LineSink& sink,
   CH_RETURN_IF_ERROR(outer.Materialize({.seed = 3}));
   const auto checkpoint_blocks = [&]() -> absl::Status {
     for (auto& block : model.blocks()) {
-      CH_RETURN_IF_ERROR(nn::Checkpoint(*block));
+      CH_RETURN_IF_ERROR(nn::CheckpointActivations(*block));
     }
     return absl::OkStatus();
   };
@@ -88,15 +89,16 @@ absl::Status Step(World& world, Checkpointed what, LineSink& sink,
       break;
     case Checkpointed::kWithinBlocks:
       for (auto& block : model.blocks()) {
-        CH_RETURN_IF_ERROR(nn::Checkpoint(*block->children()[0].second));
+        CH_RETURN_IF_ERROR(
+            nn::CheckpointActivations(*block->children()[0].second));
       }
       break;
     case Checkpointed::kRoot:
       CH_RETURN_IF_ERROR(checkpoint_blocks());
-      CH_RETURN_IF_ERROR(nn::Checkpoint(model));
+      CH_RETURN_IF_ERROR(nn::CheckpointActivations(model));
       break;
     case Checkpointed::kAround:
-      CH_RETURN_IF_ERROR(nn::Checkpoint(outer));
+      CH_RETURN_IF_ERROR(nn::CheckpointActivations(outer));
       break;
   }
   Result mine;

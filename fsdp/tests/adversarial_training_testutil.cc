@@ -11,7 +11,7 @@
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/fsdp/sharded_module.h"
 #include "crosshatch/fsdp/testutil.h"
-#include "crosshatch/nn/checkpoint.h"
+#include "crosshatch/nn/activation_checkpoint.h"
 #include "crosshatch/nn/optim/adamw.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/testing/batch.h"
@@ -42,7 +42,8 @@ absl::Status TrainOn(World& world, const Scenario& scenario,
   model.FillWithIntegers();
   for (auto& block : model.blocks()) {
     CH_RETURN_IF_ERROR(FullyShard(*block, mesh, scenario.options));
-    if (scenario.checkpointed) CH_RETURN_IF_ERROR(nn::Checkpoint(*block));
+    if (scenario.checkpointed)
+      CH_RETURN_IF_ERROR(nn::CheckpointActivations(*block));
   }
   CH_RETURN_IF_ERROR(FullyShard(model, mesh, scenario.options));
   CH_ASSIGN_OR_RETURN(ShardedModule sharded, ShardedModule::Of(model));

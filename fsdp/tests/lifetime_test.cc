@@ -20,7 +20,7 @@
 #include "crosshatch/fsdp/replicate.h"
 #include "crosshatch/fsdp/sharded_module.h"
 #include "crosshatch/fsdp/summon.h"
-#include "crosshatch/nn/checkpoint.h"
+#include "crosshatch/nn/activation_checkpoint.h"
 #include "crosshatch/nn/layers/linear.h"
 #include "crosshatch/nn/layers/sequential.h"
 #include "crosshatch/tensor/autograd.h"
@@ -84,7 +84,7 @@ TEST_P(GoneModelTest, StopsTheBackwardByName) {
             s.keep_unsharded = way.keep_unsharded;
           }));
           if (way.checkpointed) {
-            CH_RETURN_IF_ERROR(nn::Checkpoint(*model.blocks()[1]));
+            CH_RETURN_IF_ERROR(nn::CheckpointActivations(*model.blocks()[1]));
           }
           loss = Sum(model.Forward(BatchOf(0, 1, 1)));
         }

@@ -20,7 +20,7 @@
 #include "crosshatch/fsdp/summon.h"
 #include "crosshatch/fsdp/testutil.h"
 #include "crosshatch/fsdp/training_testutil.h"
-#include "crosshatch/nn/checkpoint.h"
+#include "crosshatch/nn/activation_checkpoint.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/testing/expect.h"
@@ -39,7 +39,7 @@ void OnModels(const std::function<absl::Status(Job&, nn::ModuleState&)>& body) {
     OnRanks(axes, [&](const DeviceMesh& mesh, LineSink& log) -> absl::Status {
       TestModel model(2, 5, 7, 3);
       model.FillWithIntegers();
-      CH_RETURN_IF_ERROR(nn::Checkpoint(*model.blocks()[1]));
+      CH_RETURN_IF_ERROR(nn::CheckpointActivations(*model.blocks()[1]));
       CH_RETURN_IF_ERROR(ShardAll(model, mesh, Summing()));
       CH_ASSIGN_OR_RETURN(ShardedModule root, ShardedModule::Of(model));
       Job job{model, mesh, root, log};

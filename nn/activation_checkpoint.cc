@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/nn/checkpoint.h"
+#include "crosshatch/nn/activation_checkpoint.h"
 
 #include <memory>
 #include <string>
@@ -32,12 +32,13 @@ absl::Status CheckIsNew(const Module& module) {
     return absl::FailedPreconditionError(absl::StrCat(
         "Checkpoint: the activations that ", NameOf(module),
         " saves are split (SplitSavedActivations); checkpointed it saves none, "
-        "so leave that out and set CheckpointOptions::split_inputs_over"));
+        "so leave that out and set "
+        "ActivationCheckpointOptions::split_inputs_over"));
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckOptions(const CheckpointOptions& options) {
+absl::Status CheckOptions(const ActivationCheckpointOptions& options) {
   if (!options.split_inputs_over.has_value()) return absl::OkStatus();
   const DeviceMesh& mesh = *options.split_inputs_over;
   if (mesh.ndim() == 1 && mesh.coordinate().has_value()) {
@@ -70,7 +71,8 @@ RecomputedFunction Announced(Module& module, RecomputedFunction forward) {
 
 }  // namespace
 
-absl::Status Checkpoint(Module& module, const CheckpointOptions& options) {
+absl::Status CheckpointActivations(Module& module,
+                                   const ActivationCheckpointOptions& options) {
   CH_RETURN_IF_ERROR(CheckOptions(options));
   CH_RETURN_IF_ERROR(CheckIsNew(module));
   module.Attach(kCheckpointKey, std::make_shared<Attachment>());
@@ -93,11 +95,11 @@ absl::Status Checkpoint(Module& module, const CheckpointOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status CheckpointEach(
+absl::Status CheckpointActivationsIf(
     Module& root,
     absl::FunctionRef<bool(const Module& module, const std::string& name)>
         wants,
-    const CheckpointOptions& options) {
+    const ActivationCheckpointOptions& options) {
   CH_RETURN_IF_ERROR(CheckOptions(options));
   std::vector<Module*> wanted;
   for (const NamedModule& named : root.NamedModules()) {
@@ -106,11 +108,12 @@ absl::Status CheckpointEach(
     wanted.push_back(named.module);
   }
   if (wanted.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "CheckpointEach: none of the modules of ", NameOf(root), " is wanted"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("CheckpointActivationsIf: none of the modules of ",
+                     NameOf(root), " is wanted"));
   }
   for (Module* module : wanted) {
-    CH_RETURN_IF_ERROR(Checkpoint(*module, options));
+    CH_RETURN_IF_ERROR(CheckpointActivations(*module, options));
   }
   return absl::OkStatus();
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef CROSSHATCH_NN_CHECKPOINT_H_
-#define CROSSHATCH_NN_CHECKPOINT_H_
+#ifndef CROSSHATCH_NN_ACTIVATION_CHECKPOINT_H_
+#define CROSSHATCH_NN_ACTIVATION_CHECKPOINT_H_
 
 /// \file
 /// Activation checkpointing of a module: time for memory.
@@ -15,7 +15,7 @@
 
 namespace crosshatch::nn {
 
-struct CheckpointOptions {
+struct ActivationCheckpointOptions {
   /// A mesh of one axis: of inputs that are DTensors replicated over it each
   /// rank keeps its part alone, and they are gathered when backward asks, once
   /// for each input (split_saved.h). What the inputs take of memory is divided
@@ -24,9 +24,9 @@ struct CheckpointOptions {
   std::optional<DeviceMesh> split_inputs_over = std::nullopt;
 };
 
-/// From now on `module` keeps its inputs for backward instead of its
-/// activations, and backward runs its forward again (tensor/recompute.h):
-/// gradients have the same bits. Modules below may be checkpointed as well.
+/// Makes `module` keep its inputs for backward instead of its activations;
+/// backward runs its forward again (tensor/recompute.h). Gradients have the
+/// same bits. Modules below may be checkpointed as well.
 ///
 /// State that forward depends on and that changes before backward (the step of
 /// a Dropout) is that of forward where the module reads it through Captured
@@ -44,20 +44,21 @@ struct CheckpointOptions {
 /// \error kFailedPrecondition for a module that is checkpointed already, or
 ///     whose saved activations are split; kInvalidArgument for a mesh to split
 ///     over that is not of one axis that this rank is on.
-absl::Status Checkpoint(Module& module, const CheckpointOptions& options = {});
+absl::Status CheckpointActivations(
+    Module& module, const ActivationCheckpointOptions& options = {});
 
-/// Checkpoint for each module of `root`, itself included, that `wants`, told
-/// the module's name from `root`: "layers.0". What is checkpointed is what will
-/// run again, so a predicate that takes only the modules between products, say,
-/// keeps the products' results and nothing else.
+/// Calls CheckpointActivations for each module of `root`, itself included, for
+/// which `wants` returns true, given the module's name from `root`: "layers.0".
+/// A predicate that selects only the modules between products keeps the
+/// products' results and recomputes the rest.
 /// \error kInvalidArgument if it wants none; kFailedPrecondition for a module
 ///     that is checkpointed already. Then none is.
-absl::Status CheckpointEach(
+absl::Status CheckpointActivationsIf(
     Module& root,
     absl::FunctionRef<bool(const Module& module, const std::string& name)>
         wants,
-    const CheckpointOptions& options = {});
+    const ActivationCheckpointOptions& options = {});
 
 }  // namespace crosshatch::nn
 
-#endif  // CROSSHATCH_NN_CHECKPOINT_H_
+#endif  // CROSSHATCH_NN_ACTIVATION_CHECKPOINT_H_

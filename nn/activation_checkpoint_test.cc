@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/nn/checkpoint.h"
+#include "crosshatch/nn/activation_checkpoint.h"
 
 #include <cstdint>
 #include <memory>
@@ -76,7 +76,7 @@ TEST(CheckpointTest, GivesTheSameBitsOfAModuleThatRunsTwice) {
     }
     ASSERT_TRUE(tree.Materialize({.seed = 1}).ok());
     if (checkpointed) {
-      ASSERT_TRUE(Checkpoint(tree.noisy()).ok());
+      ASSERT_TRUE(CheckpointActivations(tree.noisy()).ok());
     }
     int hooks = 0;
     tree.noisy().AddPreHook([&](Module&, TensorList&) { ++hooks; });
@@ -148,7 +148,7 @@ TEST_P(CheckpointStateTest, IsThatOfTheForward) {
       Module* const parts[] = {&model, &model.noisy(), &model.drop()};
       for (int i = 0; i < 3; ++i) {
         if ((checkpointed >> i & 1) == 0) continue;
-        ASSERT_TRUE(Checkpoint(*parts[i]).ok());
+        ASSERT_TRUE(CheckpointActivations(*parts[i]).ok());
       }
     }
     const auto set = [&](const State& state) {
@@ -194,9 +194,9 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(CheckpointTest, RefusesASecondTime) {
   Tree tree;
-  ASSERT_TRUE(Checkpoint(tree.noisy()).ok());
-  ASSERT_TRUE(Checkpoint(tree).ok());
-  const absl::Status status = Checkpoint(tree.noisy());
+  ASSERT_TRUE(CheckpointActivations(tree.noisy()).ok());
+  ASSERT_TRUE(CheckpointActivations(tree).ok());
+  const absl::Status status = CheckpointActivations(tree.noisy());
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("noisy is checkpointed already"));
@@ -204,7 +204,7 @@ TEST(CheckpointTest, RefusesASecondTime) {
 
 TEST(CheckpointDeathTest, NamesAModuleThatIsGoneBeforeItsBackward) {
   auto tree = std::make_unique<Tree>();
-  ASSERT_TRUE(Checkpoint(tree->noisy()).ok());
+  ASSERT_TRUE(CheckpointActivations(tree->noisy()).ok());
   ASSERT_TRUE(tree->Materialize({.seed = 1}).ok());
   const Tensor out = tree->Forward(Ones({4, 3}));
   tree.reset();
@@ -216,15 +216,15 @@ TEST(CheckpointDeathTest, NamesAModuleThatIsGoneBeforeItsBackward) {
 TEST(CheckpointTest, TakesThoseThatAPredicateWants) {
   Tree tree;
   std::vector<std::string> asked;
-  EXPECT_EQ(CheckpointEach(
+  EXPECT_EQ(CheckpointActivationsIf(
                 tree, [](const Module&, const std::string&) { return false; })
                 .code(),
             absl::StatusCode::kInvalidArgument);
-  ASSERT_TRUE(
-      CheckpointEach(tree, [&](const Module& module, const std::string& name) {
-        asked.push_back(name);
-        return std::string(module.type_name()) == "Noisy";
-      }).ok());
+  ASSERT_TRUE(CheckpointActivationsIf(tree, [&](const Module& module,
+                                                const std::string& name) {
+                asked.push_back(name);
+                return std::string(module.type_name()) == "Noisy";
+              }).ok());
   EXPECT_THAT(asked, ElementsAre("", "noisy", "noisy.up"));
   ASSERT_TRUE(tree.Materialize({.seed = 1}).ok());
   const Tensor x = Ones({4, 3}).set_requires_grad(true);
@@ -232,9 +232,9 @@ TEST(CheckpointTest, TakesThoseThatAPredicateWants) {
   EXPECT_EQ(tree.noisy().runs, 4);
   // One that is checkpointed already: the others are left as they are.
   const auto all = [](const Module&, const std::string&) { return true; };
-  EXPECT_EQ(CheckpointEach(tree, all).code(),
+  EXPECT_EQ(CheckpointActivationsIf(tree, all).code(),
             absl::StatusCode::kFailedPrecondition);
-  EXPECT_TRUE(Checkpoint(tree).ok());
+  EXPECT_TRUE(CheckpointActivations(tree).ok());
 }
 
 }  // namespace
