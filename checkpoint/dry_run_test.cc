@@ -55,8 +55,7 @@ absl::StatusOr<nn::StateDict> RowsOn(const DeviceMesh& mesh, int64_t rows) {
 }
 
 TEST(DryRunTest, ChecksALoadAndReadsNothing) {
-  const std::string dir = ::testing::TempDir() + "dry_load";
-  fs::remove_all(dir);
+  const std::string dir = FreshDir("dry_load");
   OnMesh({{"a", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {
     CH_ASSIGN_OR_RETURN(nn::StateDict state, RowsOn(mesh, 5));
     CH_RETURN_IF_ERROR(state.Add("step", int64_t{7}));
@@ -159,8 +158,7 @@ void WriteHollow(const SavePlan& plan, const std::string& dir) {
 
 // A run of two billion parameters, written by one mesh and read by another.
 TEST(DryRunTest, PlansTheStateOfATwoBillionParameterLlama) {
-  const std::string dir = ::testing::TempDir() + "two_billion";
-  fs::remove_all(dir);
+  const std::string dir = FreshDir("two_billion");
   absl::Status status = DryRun(
       {.world_size = 64, .rank = 5}, {{"replicate", 2}, {"fsdp", 8}, {"tp", 4}},
       {"replicate", "fsdp"},

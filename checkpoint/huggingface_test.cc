@@ -44,13 +44,6 @@ using ::testing::HasSubstr;
 constexpr char kTied[] = "tests/conformance/llama/tied";
 constexpr char kUntied[] = "tests/conformance/llama/gqa";
 
-/// Returns a new directory for a test.
-std::string FreshDir(const std::string& name) {
-  const std::string dir = ::testing::TempDir() + name;
-  fs::remove_all(dir);
-  return dir;
-}
-
 TEST(HuggingFaceTest, SavesWhatItLoaded) {
   for (const char* source : {kTied, kUntied}) {
     const std::string dir = FreshDir("saved");

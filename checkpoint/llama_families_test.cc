@@ -111,8 +111,7 @@ absl::Status Compute(nn::Llama& model, const nlohmann::json& answer) {
 // overwritten.
 TEST(HuggingFaceOfFsdpTest, IsRefusedWhileSummoned) {
   const std::string dir = "tests/conformance/families/mistral";
-  const std::string saved = ::testing::TempDir() + "summoned";
-  std::filesystem::remove_all(saved);
+  const std::string saved = FreshDir("summoned");
   OnMesh({{"fsdp", 2}, {"tp", 1}}, [&](const DeviceMesh& mesh) -> absl::Status {
     CH_ASSIGN_OR_RETURN(const nn::LlamaConfig config,
                         checkpoint::LoadConfig(dir));
@@ -140,10 +139,8 @@ class LlamaFamiliesTest : public ::testing::TestWithParam<Case> {};
 TEST_P(LlamaFamiliesTest, ComputesAndSavesWhatTransformersDoes) {
   const Case& c = GetParam();
   const std::string dir = DirOf(c);
-  // Processes of a job may run different cases at one time.
-  const std::string saved = absl::StrCat(::testing::TempDir(), "saved_",
-                                         c.family, "_", c.fsdp, "_", c.tp);
-  std::filesystem::remove_all(saved);
+  const std::string saved =
+      FreshDir(absl::StrCat("saved_", c.family, "_", c.fsdp, "_", c.tp));
   const absl::StatusOr<std::string> text =
       checkpoint::ReadFile(dir + "/answer.json");
   ASSERT_TRUE(text.ok()) << text.status();

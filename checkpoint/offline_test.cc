@@ -34,12 +34,6 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-std::string FreshDir(const std::string& name) {
-  const std::string dir = ::testing::TempDir() + name;
-  fs::remove_all(dir);
-  return dir;
-}
-
 /// Returns 0, 1, 2, ... except for one element, `odd`.
 Tensor Counting(Shape sizes, double odd) {
   std::vector<float> values(static_cast<size_t>(NumElements(sizes)));

@@ -35,12 +35,6 @@ namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-std::string FreshDir(const std::string& name) {
-  const std::string dir = ::testing::TempDir() + name;
-  fs::remove_all(dir);
-  return dir;
-}
-
 /// A run whose state is its step.
 class StepState final : public nn::Stateful {
  public:

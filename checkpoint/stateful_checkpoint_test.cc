@@ -50,7 +50,7 @@ class Counter final : public nn::Stateful {
 };
 
 TEST(CheckpointTest, KeepsAStatefulAndGathersItsErrors) {
-  const std::string dir = ::testing::TempDir() + "stateful";
+  const std::string dir = FreshDir("stateful");
   RunRanks(2, [&](World& world) -> absl::Status {
     Counter counter;
     counter.count_ = 7;

@@ -86,6 +86,7 @@ TEST(DistributeTensorFrom, SendsStridedSourcesAndKeepsLeaves) {
 }
 
 TEST(DistributeTensorFrom, DifferentSizesAreAnErrorOnEveryRank) {
+  CH_SKIP_ON(TestEngine::kMpi, "reads what other ranks wrote to its variables");
   std::vector<std::string> found(2);
   const absl::Status status = StatusOfRanks(2, [&](World& world) {
     const auto mesh = InitDeviceMesh(world, {{"a", 2}});

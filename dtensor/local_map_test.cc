@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -201,7 +202,10 @@ TEST(LocalMap, RefusesWrongDeclarations) {
     Tensor plain = Ones({4});
     plain.set_requires_grad(true);
     const LocalMapSpec::Output out = {rows, {4}, rows};
-    const auto expect = [&](const char* message, const Tensor& input,
+    std::ostringstream on_device;
+    on_device << "output 0: f32[2] on " << x.device()
+              << " requires a gradient and no grad_layout";
+    const auto expect = [&](const std::string& message, const Tensor& input,
                             const LocalMapSpec& spec) {
       const auto y =
           LocalMap([](TensorSpan t) -> TensorList { return {Mul(t[0], 2)}; },
@@ -228,8 +232,7 @@ TEST(LocalMap, RefusesWrongDeclarations) {
            {{{rows, rows}}, {{rows, {4}, sums}}});
     expect("output 0: the layout [R] of its gradient is of 2 dims", x,
            {{{rows, rows}}, {{rows, {4}, Whole(mesh, 2)}}});
-    expect("output 0: f32[2] on cpu requires a gradient and no grad_layout", x,
-           {{{rows, rows}}, {{rows, {4}}}});
+    expect(on_device.str(), x, {{{rows, rows}}, {{rows, {4}}}});
     expect("pending sums only", x, {{{rows, rows}}, {{averages, {2}, whole}}});
     expect("gave 1 outputs, 2 are declared", x, {{{rows, rows}}, {out, out}});
     expect("gradients go through pending sums only", x,

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
-#include <cstdlib>
-#include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -9,7 +7,6 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/tensor/backends/cuda/cuda_backend.h"
 #include "crosshatch/testing/ranks.h"
-#include "gtest/gtest.h"
 
 namespace crosshatch {
 namespace {
@@ -35,19 +32,8 @@ absl::Status RunOnCuda(int ranks, absl::FunctionRef<absl::Status(World&)> body,
   return RunLocal(ranks, body, options);
 }
 
-class OnCudaDevices final : public ::testing::Environment {
- public:
-  void SetUp() override {
-    const char* const device = std::getenv("CROSSHATCH_TEST_DEVICE");
-    if (device == nullptr || std::string(device) != "cuda") return;
-    // A process that was forked has no threads that streams could use.
-    GTEST_FLAG_SET(death_test_style, "threadsafe");
-    SetRunnerOfRanks(RunOnCuda);
-  }
-};
-
-[[maybe_unused]] const auto* const kOnCudaDevices =
-    ::testing::AddGlobalTestEnvironment(new OnCudaDevices);
+[[maybe_unused]] const bool registered =
+    RegisterRunner(TestEngine::kLocal, Device::Kind::kCuda, RunOnCuda);
 
 }  // namespace
 }  // namespace crosshatch

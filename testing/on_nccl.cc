@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <stdlib.h>
+
 #include <cstdint>
-#include <cstdlib>
-#include <string>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "crosshatch/comm/nccl/run_nccl_testutil.h"
 #include "crosshatch/testing/ranks.h"
-#include "gtest/gtest.h"
 
 namespace crosshatch {
 namespace {
@@ -18,23 +17,15 @@ constexpr int64_t kLeastCollectiveBytes = 256;
 
 absl::Status RunByNccl(int ranks, absl::FunctionRef<absl::Status(World&)> body,
                        const JobOptions& options) {
+  // Ranks share devices if there are fewer; NCCL allows that from 2.30 on.
+  setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", /*overwrite=*/1);
   return RunNccl(ranks, body,
                  {.nccl = {.least_collective_bytes = kLeastCollectiveBytes},
                   .job = options});
 }
 
-class OnNccl final : public ::testing::Environment {
- public:
-  void SetUp() override {
-    const char* const device = std::getenv("CROSSHATCH_TEST_DEVICE");
-    if (device == nullptr || std::string(device) != "nccl") return;
-    GTEST_FLAG_SET(death_test_style, "threadsafe");
-    SetRunnerOfRanks(RunByNccl);
-  }
-};
-
-[[maybe_unused]] const auto* const kOnNccl =
-    ::testing::AddGlobalTestEnvironment(new OnNccl);
+[[maybe_unused]] const bool registered =
+    RegisterRunner(TestEngine::kNccl, Device::Kind::kCuda, RunByNccl);
 
 }  // namespace
 }  // namespace crosshatch

@@ -2,7 +2,10 @@
 #include "crosshatch/testing/ranks.h"
 
 #include <algorithm>
+#include <compare>
 #include <cstdlib>
+#include <filesystem>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -45,17 +48,31 @@ void Report(const std::vector<std::vector<FailedCheck>>& by_rank) {
   }
 }
 
-// This process's place among those that mpirun started, or -1 without mpirun.
-int RankOfMpirun() {
-  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
-  return rank == nullptr ? -1 : std::atoi(rank);
+struct Selected {
+  TestEngine engine = TestEngine::kLocal;
+  Device::Kind device = Device::Kind::kCpu;
+  friend auto operator<=>(const Selected&, const Selected&) = default;
+};
+
+Selected& TheSelected() {
+  static Selected selected;
+  return selected;
 }
 
-RunnerOfRanks& TheRunnerOfRanks() {
-  static auto* const runner = new RunnerOfRanks(
-      [](int ranks, absl::FunctionRef<absl::Status(World&)> body,
-         const JobOptions& options) { return RunLocal(ranks, body, options); });
-  return *runner;
+std::map<Selected, RunnerOfRanks>& Runners() {
+  static auto* const runners = new std::map<Selected, RunnerOfRanks>(
+      {{Selected{}, [](int ranks, absl::FunctionRef<absl::Status(World&)> body,
+                       const JobOptions& options) {
+          return RunLocal(ranks, body, options);
+        }}});
+  return *runners;
+}
+
+// This process's rank among those that mpirun started.
+int RankOfMpirun() {
+  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  CH_CHECK(rank != nullptr) << "--engine=mpi without mpirun";
+  return std::atoi(rank);
 }
 
 // Strings as one, and back.
@@ -138,7 +155,7 @@ absl::Status StatusOfProcesses(int ranks,
 }  // namespace
 
 std::string OfFirstRank(std::string text) {
-  if (RankOfMpirun() < 0) return text;
+  if (!RunsOn(TestEngine::kMpi)) return text;
   const auto told = ExchangeByMpi(text);
   CH_CHECK_OK(told.status());
   return (*told)[0];
@@ -148,14 +165,27 @@ std::vector<std::string> OfFirstRank(std::vector<std::string> lines) {
   return Split(OfFirstRank(Join(lines)));
 }
 
-void SetRunnerOfRanks(RunnerOfRanks runner) {
-  TheRunnerOfRanks() = std::move(runner);
+bool RunsOn(TestEngine engine) { return TheSelected().engine == engine; }
+bool RunsOn(Device::Kind device) { return TheSelected().device == device; }
+
+void RunOn(TestEngine engine, Device::Kind device) {
+  TheSelected() = {engine, device};
+}
+
+bool RegisterRunner(TestEngine engine, Device::Kind device,
+                    RunnerOfRanks runner) {
+  return Runners().insert({{engine, device}, std::move(runner)}).second;
+}
+
+bool HasRunner(TestEngine engine, Device::Kind device) {
+  return (engine == TestEngine::kMpi && device == Device::Kind::kCpu) ||
+         Runners().contains({engine, device});
 }
 
 absl::Status StatusOfRanks(int ranks,
                            absl::FunctionRef<absl::Status(World&)> body,
                            const JobOptions& options) {
-  if (RankOfMpirun() >= 0) return StatusOfProcesses(ranks, body, options);
+  if (RunsOn(TestEngine::kMpi)) return StatusOfProcesses(ranks, body, options);
   std::vector<std::vector<FailedCheck>> by_rank(
       static_cast<size_t>(std::max(ranks, 0)));
   const auto checked = [&](World& world) {
@@ -164,9 +194,10 @@ absl::Status StatusOfRanks(int ranks,
     by_rank[static_cast<size_t>(world.rank())] = scope.Take();
     return of_rank;
   };
-  const absl::Status status = options.backends.empty()
-                                  ? TheRunnerOfRanks()(ranks, checked, options)
-                                  : RunLocal(ranks, checked, options);
+  const absl::Status status =
+      options.backends.empty()
+          ? Runners().at(TheSelected())(ranks, checked, options)
+          : RunLocal(ranks, checked, options);
   Report(by_rank);
   return status;
 }
@@ -178,6 +209,15 @@ void RunRanks(int ranks, absl::FunctionRef<absl::Status(World&)> body,
     ADD_FAILURE_AT(where.file_name(), static_cast<int>(where.line()))
         << "the job of " << ranks << " ranks failed: " << status.ToString();
   }
+}
+
+std::string FreshDir(const std::string& name) {
+  const std::string dir = ::testing::TempDir() + name;
+  if (!RunsOn(TestEngine::kMpi) || RankOfMpirun() == 0) {
+    std::filesystem::remove_all(dir);
+  }
+  OfFirstRank("");  // Waits for it.
+  return dir;
 }
 
 MeshAxes::MeshAxes(const std::vector<int>& sizes) {

@@ -3,14 +3,12 @@
 #define CROSSHATCH_TESTING_RANKS_H_
 
 /// \file
-/// Runs what a test does on several ranks. Tests name no engine: which one the
-/// ranks are on is decided here alone. Ranks are threads, or, where mpirun has
-/// started the test (ch_rank_test with engines = ["local", "mpi"]), processes,
-/// each of which runs the whole test; one that is no rank of a job waits for
-/// its end; or threads on CUDA devices (devices = ["cpu", "cuda"]); or threads
-/// that NCCL joins as if they were processes (engines = ["local", "nccl"]). Of
-/// what a body writes to the test's variables a process has only
-/// its own rank's: what ranks have is checked on them, or comes by OfFirstRank.
+/// Runs a test's body on several ranks. A test names no engine: each target of
+/// its ch_rank_test selects one, and a device (engine.h). Ranks are threads of
+/// the test's process, except with MPI, where each is a process that runs the
+/// whole program; processes that a job does not need wait for its end. A
+/// process of MPI sees only what its own rank writes to the test's variables.
+/// Check values on the ranks, or get those of rank 0 by OfFirstRank.
 ///
 ///     OnMesh({{"fsdp", 2}, {"tp", 2}}, [](const DeviceMesh& mesh)
 ///         -> absl::Status {
@@ -35,7 +33,9 @@
 #include "absl/status/status.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/tensor/device.h"
 #include "crosshatch/tensor/device_backend.h"
+#include "crosshatch/testing/engine.h"
 #include "crosshatch/testing/expect.h"
 
 namespace crosshatch {
@@ -45,9 +45,14 @@ using RunnerOfRanks = std::function<absl::Status(
     int ranks, absl::FunctionRef<absl::Status(World&)> body,
     const JobOptions& options)>;
 
-/// From now on `runner` runs the jobs whose options name no device. Called by
-/// what is linked to a test (on_cuda.cc), before its tests run.
-void SetRunnerOfRanks(RunnerOfRanks runner);
+/// Registers how jobs run whose options name no device. Called by libraries
+/// that are linked to a test (on_cuda.cc), before main.
+/// \returns true.
+bool RegisterRunner(TestEngine engine, Device::Kind device,
+                    RunnerOfRanks runner);
+
+/// Returns whether there is one. TestEngine::kLocal and kMpi on CPUs need none.
+bool HasRunner(TestEngine engine, Device::Kind device);
 
 /// Runs `body` on each of `ranks` ranks and reports the checks that failed.
 /// \returns what the job failed with, OK if it did not: for tests of failures.
@@ -66,6 +71,10 @@ void RunRanks(
 /// process of the test. Called by all of them, outside of jobs.
 std::string OfFirstRank(std::string text);
 std::vector<std::string> OfFirstRank(std::vector<std::string> lines);
+
+/// Returns the path of a directory of the test, which does not exist. Called by
+/// all processes of the test, outside of jobs.
+std::string FreshDir(const std::string& name);
 
 /// Names the axes of a mesh: {{"fsdp", 2}, {"tp", 2}}, or {2, 2} where the
 /// names do not matter, which are "a", "b" and so on then.

@@ -118,7 +118,7 @@ TEST_P(LlamaCheckpointTest, GoesFromMeshToMeshUnchanged) {
 // Four steps, and two, a checkpoint and two more on the same mesh.
 TEST_P(LlamaCheckpointTest, GoesOnInTheSameBits) {
   const bool tied = GetParam();
-  const std::string dir = absl::StrCat(::testing::TempDir(), "/on", tied);
+  const std::string dir = FreshDir(absl::StrCat("on", tied));
   OnMesh({{"fsdp", 2}, {"tp", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {
     World& world = mesh.world();
     LlamaTraining whole(UnevenConfig(tied));
@@ -164,7 +164,7 @@ TEST(KeyCopiesTest, AreOneInACheckpoint) {
     expected.push_back(p->data().ToVector<float>());
     bytes += p->data().numel() * static_cast<int64_t>(sizeof(float));
   }
-  const std::string dir = absl::StrCat(::testing::TempDir(), "/key_copies");
+  const std::string dir = FreshDir("key_copies");
   OnMesh({{"fsdp", 2}, {"tp", 4}}, [&](const DeviceMesh& mesh) -> absl::Status {
     World& world = mesh.world();
     nn::Llama model(Config());

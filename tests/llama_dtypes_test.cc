@@ -160,6 +160,7 @@ INSTANTIATE_TEST_SUITE_P(
 // One value of the options may serve all calls: what leaves the model is cast,
 // once, and is to the bit what the root's alone gives.
 TEST(LlamaDTypesTest, CastsWhatLeavesTheOutermost) {
+  CH_SKIP_ON(TestEngine::kMpi, "reads what other ranks wrote to its variables");
   for (const std::vector<MeshAxis>& axes : kMeshes) {
     const Result none = Train(axes, {});
     EXPECT_EQ(none.dtype, kBFloat16);

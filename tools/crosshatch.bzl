@@ -110,12 +110,6 @@ NEEDS_CUDA = select({
     "//conditions:default": ["//third_party:needs_config_cuda"],
 })
 
-# target_compatible_with of what needs ThreadSanitizer: wildcards skip it elsewhere.
-NEEDS_THREAD_SANITIZER = select({
-    "//tools:thread_sanitizer": [],
-    "//conditions:default": ["//third_party:needs_thread_sanitizer"],
-})
-
 # target_compatible_with of what needs MPI: wildcards skip it where //:mpi is off.
 NEEDS_MPI = select({
     "//:with_mpi": [],
@@ -182,8 +176,15 @@ def ch_cc_binary(name, deps = [], copts = [], **kwargs):
         **kwargs
     )
 
-def ch_cc_test(name, srcs = [], deps = [], copts = [], size = None, **kwargs):
-    """A GoogleTest test, of one file or several; gtest, gmock and their main come along."""
+def ch_cc_test(
+        name,
+        srcs = [],
+        deps = [],
+        copts = [],
+        size = None,
+        main = "@com_google_googletest//:gtest_main",
+        **kwargs):
+    """A GoogleTest test, of one file or several; gtest, gmock and `main` come along."""
     _check(name, deps)
     if size == None:
         size = "small" if len(srcs) < 2 else "medium"
@@ -193,7 +194,7 @@ def ch_cc_test(name, srcs = [], deps = [], copts = [], size = None, **kwargs):
         srcs = joined_sources(name, srcs, True),
         size = size,
         copts = base + copts,
-        deps = deps + more + ["@com_google_googletest//:gtest_main"],
+        deps = deps + more + [main],
         **kwargs
     )
 
@@ -326,200 +327,115 @@ def ch_emulated_cuda_library(name, srcs, deps = [], **kwargs):
 def ch_rank_test(
         name,
         ranks,
-        tags = [],
         engines = ["local"],
-        mpi_args = [],
-        mpi_seconds = 100,
-        two_hosts = False,
-        nightly = [],
-        nccl_args = [],
-        nccl_size = "medium",
-        nccl_gpus = 8,
         devices = ["cpu"],
-        cuda_args = [],
-        cuda_size = "medium",
-        on_gpus = True,
-        threads_args = [],
+        skips = {},
+        nightly = [],
+        tags = [],
         deps = [],
         **kwargs):
     """A test that runs up to `ranks` ranks, each a thread of its one process.
 
     Bazel counts it as that many busy cores, so that rank threads of several
-    tests do not starve each other into time-outs.
+    tests do not starve each other into time-outs. Each engine and each device
+    adds targets that run all cases of the same program, except those that skip
+    themselves (testing/engine.h).
 
     Args:
       name: of the test.
       ranks: that run at one time, at most.
-      tags: of the test.
-      engines: "local", and "mpi" for a test <name>_on_mpi besides, of the same
-        program, in which each rank is a process. Wildcards skip it where //:mpi
-        is off. "nccl" for a test <name>_on_nccl besides, of the same program,
+      engines: "local"; "mpi" for <name>_on_mpi, in which each rank is a process,
+        and which wildcards skip where //:mpi is off; "two_hosts" for
+        <name>_on_two_hosts, as those of ch_mpi_test; "nccl" for <name>_on_nccl,
         whose ranks, at most 8, an emulated NCCL joins, and with --config=cuda
         <name>_on_nccl_gpus, by the toolkit's NCCL.
-      mpi_args: of the program there, as a --gtest_filter. Of filters here, each
-        pattern picks a case: <name>_filters_test fails where one does not.
-      mpi_seconds: that the job of processes may take.
-      two_hosts: whether there is a test <name>_on_two_hosts, too, as those of
-        ch_mpi_test.
-      nightly: those of "mpi", "nccl", "cuda" and "two_hosts" whose test on this
-        machine is for tools/nightly alone.
-      nccl_args: of the program by NCCL, as a --gtest_filter.
-      nccl_size: of those tests.
-      nccl_gpus: as `gpus` of ch_gpu_test, of <name>_on_nccl_gpus; where NCCL lets
-        ranks share a GPU, from 2.30 on, it needs one.
-      devices: "cpu", and "cuda" for more tests of the same program:
-        <name>_on_cuda, whose ranks are on two emulated CUDA devices, and with
-        --config=cuda <name>_on_gpus and <name>_on_2_gpus, whose ranks share one
-        GPU, and two.
-      cuda_args: of the program there, as a --gtest_filter.
-      cuda_size: of those tests.
-      on_gpus: whether there are tests on GPUs.
-      threads_args: of the program under ThreadSanitizer in the gate, as a
-        --gtest_filter: of cases that share memory in a way that the others
-        repeat. They are a test <name>_of_threads then, which has the tag
-        "threads" instead of :<name>, and is there for that sanitizer alone.
+      devices: "cpu"; "cuda" for <name>_on_cuda, whose ranks are on two emulated
+        CUDA devices, and with --config=cuda <name>_on_gpus and <name>_on_2_gpus,
+        whose ranks share one GPU, and two. There is no test on GPUs with the tag
+        "planted".
+      skips: the number of cases that skip themselves, by engine or device.
+      nightly: those of `engines` and `devices` whose test on this machine is for
+        tools/nightly alone.
+      tags: of the test; the others do not have "threads".
       deps: of the ch_cc_test.
-      **kwargs: of the ch_cc_test.
+      **kwargs: of the ch_cc_test. `size` is that of all targets.
     """
-    # Where threads meet is another test's.
-    tags_beside = [tag for tag in tags if tag != "threads"]
+    for way in engines + devices + nightly + skips.keys():
+        if way not in _WAYS:
+            fail("{}: engines and devices are {}, not {}".format(name, _WAYS, way))
+    args = {
+        way: _WAYS[way] + ["--skips={}".format(skips.get(way, 0))]
+        for way in _WAYS
+    }
 
     # ThreadSanitizer does not know the threads of emulated kernels.
-    deps = deps + (
-        select({
-            "//tools:thread_sanitizer": [],
-            "//conditions:default": ["//testing:on_cuda"],
-        }) if "cuda" in devices else []
-    ) + (
-        select({
-            "//tools:thread_sanitizer": [],
-            "//conditions:default": ["//testing:on_nccl"],
-        }) if "nccl" in engines else []
-    )
+    linked = ["//testing:on_" + way for way in ["cuda", "nccl"] if way in engines + devices]
     ch_cc_test(
         name = name,
-        tags = (tags_beside if threads_args else tags) + ["ranks", "cpu:" + str(ranks)],
-        deps = deps,
+        main = "//testing:main",
+        tags = tags + ["ranks", "cpu:" + str(ranks)],
+        deps = deps + select({
+            "//tools:thread_sanitizer": [],
+            "//conditions:default": linked,
+        }),
         **kwargs
     )
-    if threads_args:
-        ch_cc_test(
-            name = name + "_of_threads",
-            args = threads_args,
-            tags = tags + ["ranks", "cpu:" + str(ranks)],
-            target_compatible_with = NEEDS_THREAD_SANITIZER,
-            deps = deps,
-            **kwargs
-        )
-    filters = {arg: None for arg in mpi_args + cuda_args + nccl_args + threads_args}
-    if filters:
-        sh_test(
-            name = name + "_filters_test",
-            size = "small",
-            srcs = ["//tools:picks_cases"],
-            args = ["$(rootpath :{})".format(name)] + filters.keys(),
-            data = [":" + name],
-            tags = ["nightly"] if "nightly" in tags else [],
-        )
-    for device in devices:
-        if device not in ["cpu", "cuda"]:
-            fail("{}: devices are cpu and cuda, not {}".format(name, device))
-    for way in nightly:
-        if way not in engines + devices + ["two_hosts"]:
-            fail("{}: nightly is {}, on which there is no test".format(name, way))
-    tags_of = {
-        way: tags_beside + (["nightly"] if way in nightly else [])
-        for way in ["cuda", "mpi", "nccl", "two_hosts"]
-    }
-    if "cuda" in devices:
-        _run_on_emulated_cuda(
-            name = name + "_on_cuda",
-            size = cuda_size,
-            arguments = ["cuda", "$(rootpath :{})".format(name)] + cuda_args,
-            program = name,
-            tags = tags_of["cuda"] + ["cpu:" + str(ranks)],
-            visibility = kwargs.get("visibility"),
-        )
-    ways_on_gpus = []
-    if on_gpus and "cuda" in devices:
-        ways_on_gpus += [
-            ("_on_gpus", "cuda", 1, cuda_args, cuda_size),
-            ("_on_2_gpus", "cuda", 2, cuda_args, cuda_size),
-        ]
-    if on_gpus and "nccl" in engines:
-        ways_on_gpus.append((
-            "_on_nccl_gpus",
-            "nccl",
-            1 if NCCL_SHARES_GPUS else nccl_gpus,
-            nccl_args,
-            nccl_size,
-        ))
-    for suffix, way, gpus, args, size in ways_on_gpus:
-        _run_on_gpus(
-            name = name + suffix,
-            size = size,
-            gpus = gpus,
-            arguments = [
-                "$(rootpath //tools:run_on_cuda_test)",
-                way,
-                "$(rootpath :{})".format(name),
-            ] + args,
-            data = [
-                ":" + name,
-                "//tools:run_on_cuda_test",
-            ],
-            tags = tags_beside + ["cpu:" + str(ranks)],
-            visibility = kwargs.get("visibility"),
-        )
-    for engine in engines:
-        if engine not in ["local", "mpi", "nccl"]:
-            fail("{}: engines are local, mpi and nccl, not {}".format(name, engine))
-    if "nccl" in engines:
-        _run_on_emulated_cuda(
-            name = name + "_on_nccl",
-            size = nccl_size,
-            arguments = ["nccl", "$(rootpath :{})".format(name)] + nccl_args,
-            program = name,
-            tags = tags_of["nccl"] + ["cpu:" + str(ranks)],
-            visibility = kwargs.get("visibility"),
-        )
-    if "mpi" in engines:
-        _run_by_mpi(
-            name = name + "_on_mpi",
-            program = name,
-            ranks = ranks,
-            seconds = mpi_seconds,
-            args = mpi_args,
-            tags = tags_of["mpi"],
-            visibility = kwargs.get("visibility"),
-        )
-    if two_hosts:
-        _run_by_mpi(
-            name = name + "_on_two_hosts",
-            program = name,
-            ranks = ranks,
-            seconds = mpi_seconds,
-            args = mpi_args,
-            tags = tags_of["two_hosts"],
-            visibility = kwargs.get("visibility"),
-            runner = "run_mpi_test_on_two_hosts",
-        )
+    visibility = kwargs.get("visibility")
+    size = kwargs.get("size") or "medium"
+    tags = [tag for tag in tags if tag != "threads"] + ["cpu:" + str(ranks)]
+    for way in ["cuda", "nccl"]:
+        if way in engines + devices:
+            sh_test(
+                name = "{}_on_{}".format(name, way),
+                size = size,
+                srcs = [":" + name],
+                args = args[way],
+                data = [":" + name],
+                tags = tags + ["cuda_emulation"] + (["nightly"] if way in nightly else []),
+                target_compatible_with = select({
+                    "//:with_cuda": ["//third_party:needs_to_be_without_config_cuda"],
+                    "//conditions:default": [],
+                }),
+                visibility = visibility,
+            )
+    if "planted" not in tags:
+        for suffix, way, gpus in [
+            ("_on_gpus", "cuda", 1),
+            ("_on_2_gpus", "cuda", 2),
+            ("_on_nccl_gpus", "nccl", 1 if NCCL_SHARES_GPUS else 8),
+        ]:
+            if way in engines + devices:
+                _run_on_gpus(
+                    name = name + suffix,
+                    size = size,
+                    gpus = gpus,
+                    arguments = ["$(rootpath :{})".format(name)] + args[way],
+                    data = [":" + name],
+                    tags = tags,
+                    visibility = visibility,
+                )
+    for way, runner in [("mpi", "run_mpi_test"), ("two_hosts", "run_mpi_test_on_two_hosts")]:
+        if way in engines:
+            _run_by_mpi(
+                name = "{}_on_{}".format(name, way),
+                program = name,
+                ranks = ranks,
+                seconds = 280 if size == "large" else 100,
+                args = args[way],
+                tags = tags + (["nightly"] if way in nightly else []),
+                visibility = visibility,
+                runner = runner,
+            )
 
-def _run_on_emulated_cuda(name, size, arguments, program, tags, visibility):
-    """A test that runs :<program> by run_on_cuda_test, on devices that are none."""
-    sh_test(
-        name = name,
-        size = size,
-        srcs = ["//tools:run_on_cuda_test"],
-        args = arguments,
-        data = [":" + program],
-        tags = tags + ["cuda_emulation"],
-        target_compatible_with = select({
-            "//:with_cuda": ["//third_party:needs_to_be_without_config_cuda"],
-            "//conditions:default": [],
-        }),
-        visibility = visibility,
-    )
+# The arguments of a program whose ranks are there.
+_WAYS = {
+    "cpu": [],
+    "local": [],
+    "mpi": ["--engine=mpi"],
+    "two_hosts": ["--engine=mpi"],
+    "nccl": ["--engine=nccl", "--device=cuda"],
+    "cuda": ["--device=cuda"],
+}
 
 def _run_by_mpi(name, program, ranks, seconds, args, tags, visibility, runner = "run_mpi_test", transport = "mpi"):
     """A test that runs :<program> as processes of an MPI job."""

@@ -237,6 +237,7 @@ TEST(DistributeOwnParametersTest, NamesTheParameterThatDoesNotHaveTheDim) {
 }
 
 TEST(RowwiseParallelDeathTest, SaysThatAPlainTensorWasTakenForAPart) {
+  CH_SKIP_ON(TestEngine::kMpi, "a death test starts ranks of one process");
   EXPECT_DEATH(
       OnMesh({{"tp", 2}},
              [](const DeviceMesh& mesh) -> absl::Status {
@@ -672,6 +673,7 @@ class SplitScale final : public ParallelStyle {
 // [/own_style]
 
 TEST(OwnStyleTest, IsMadeOfTheSameParts) {
+  CH_SKIP_ON(Device::Kind::kCuda, "expects the bits of the CPU's tanh");
   Scale one;
   ASSERT_TRUE(one.Materialize({.seed = 5}).ok());
   const absl::StatusOr<Values> expected = OutputAndGradients(one);

@@ -7,13 +7,15 @@ namespace {
 
 const bool registered = RegisterCommunicatorConformanceTests(
     {.name = "Local",
-     .run = [](int ranks, absl::FunctionRef<absl::Status(World&)> fn,
-               const ConformanceRunOptions& options) {
-       return RunLocal(
-           ranks, fn,
-           {.timeout = options.timeout,
-            .test = {.adversarial_seed = options.adversarial_seed}});
-     }});
+     .run =
+         [](int ranks, absl::FunctionRef<absl::Status(World&)> fn,
+            const ConformanceRunOptions& options) {
+           return RunLocal(
+               ranks, fn,
+               {.timeout = options.timeout,
+                .test = {.adversarial_seed = options.adversarial_seed}});
+         },
+     .world_sizes = {3, 4}});
 
 }  // namespace
 }  // namespace crosshatch
