@@ -5,8 +5,8 @@
 /// \file
 /// The engine and the device on which a test program runs its ranks. Each
 /// target of a ch_rank_test runs the same program, with every case, by
-/// `--engine=local|mpi|nccl --device=cpu|cuda`. A case that an engine or a
-/// device cannot run skips itself:
+/// `--test_engine=local|mpi|nccl --test_device=cpu|cuda`. A case that an engine
+/// or a device cannot run skips itself:
 ///
 ///     TEST(SaveTest, KeepsWhatTheFirstRankWrote) {
 ///       CH_SKIP_ON(TestEngine::kMpi, "reads variables of other ranks");

@@ -14,11 +14,11 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-ABSL_FLAG(std::string, engine, "local",
+ABSL_FLAG(std::string, test_engine, "local",
           "The engine that joins the ranks: local, mpi or nccl.");
-ABSL_FLAG(std::string, device, "cpu",
+ABSL_FLAG(std::string, test_device, "cpu",
           "The devices that the ranks compute on: cpu or cuda.");
-ABSL_FLAG(int, skips, 0, "The number of cases that skip themselves.");
+ABSL_FLAG(int, test_skips, 0, "The number of cases that skip themselves.");
 
 namespace crosshatch {
 namespace {
@@ -55,11 +55,11 @@ bool SkipsAsExpected(const ::testing::UnitTest& tests, int expected) {
 int main(int argc, char** argv) {
   ::testing::InitGoogleMock(&argc, argv);
   absl::ParseCommandLine(argc, argv);
-  const std::string engine = absl::GetFlag(FLAGS_engine);
-  const std::string device = absl::GetFlag(FLAGS_device);
+  const std::string engine = absl::GetFlag(FLAGS_test_engine);
+  const std::string device = absl::GetFlag(FLAGS_test_device);
   if (!crosshatch::Select(engine, device)) {
-    std::cerr << "there is no --engine=" << engine << " --device=" << device
-              << " in this test\n";
+    std::cerr << "there is no --test_engine=" << engine
+              << " --test_device=" << device << " in this test\n";
     return 2;
   }
   if (device != "cpu") {
@@ -68,6 +68,6 @@ int main(int argc, char** argv) {
   }
   const int failed = RUN_ALL_TESTS();
   const bool skips_as_expected = crosshatch::SkipsAsExpected(
-      *::testing::UnitTest::GetInstance(), absl::GetFlag(FLAGS_skips));
+      *::testing::UnitTest::GetInstance(), absl::GetFlag(FLAGS_test_skips));
   return failed != 0 || !skips_as_expected ? 1 : 0;
 }

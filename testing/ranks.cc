@@ -71,7 +71,7 @@ std::map<Selected, RunnerOfRanks>& Runners() {
 // This process's rank among those that mpirun started.
 int RankOfMpirun() {
   const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
-  CH_CHECK(rank != nullptr) << "--engine=mpi without mpirun";
+  CH_CHECK(rank != nullptr) << "--test_engine=mpi without mpirun";
   return std::atoi(rank);
 }
 

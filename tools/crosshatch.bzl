@@ -122,6 +122,8 @@ NEEDS_UCX = select({
     "//conditions:default": ["//third_party:needs_ucx"],
 })
 
+GTEST_MAIN = "@com_google_googletest//:gtest_main"
+
 def _check(name, deps):
     check_layer(native.package_name(), name, deps)
 
@@ -182,7 +184,7 @@ def ch_cc_test(
         deps = [],
         copts = [],
         size = None,
-        main = "@com_google_googletest//:gtest_main",
+        main = GTEST_MAIN,
         **kwargs):
     """A GoogleTest test, of one file or several; gtest, gmock and `main` come along."""
     _check(name, deps)
@@ -364,7 +366,7 @@ def ch_rank_test(
         if way not in _WAYS:
             fail("{}: engines and devices are {}, not {}".format(name, _WAYS, way))
     args = {
-        way: _WAYS[way] + ["--skips={}".format(skips.get(way, 0))]
+        way: _WAYS[way] + ["--test_skips={}".format(skips.get(way, 0))]
         for way in _WAYS
     }
 
@@ -372,7 +374,8 @@ def ch_rank_test(
     linked = ["//testing:on_" + way for way in ["cuda", "nccl"] if way in engines + devices]
     ch_cc_test(
         name = name,
-        main = "//testing:main",
+        # The packages below //testing have tests on threads alone.
+        main = "//testing:main" if len(engines) + len(devices) > 2 else GTEST_MAIN,
         tags = tags + ["ranks", "cpu:" + str(ranks)],
         deps = deps + select({
             "//tools:thread_sanitizer": [],
@@ -431,10 +434,10 @@ def ch_rank_test(
 _WAYS = {
     "cpu": [],
     "local": [],
-    "mpi": ["--engine=mpi"],
-    "two_hosts": ["--engine=mpi"],
-    "nccl": ["--engine=nccl", "--device=cuda"],
-    "cuda": ["--device=cuda"],
+    "mpi": ["--test_engine=mpi"],
+    "two_hosts": ["--test_engine=mpi"],
+    "nccl": ["--test_engine=nccl", "--test_device=cuda"],
+    "cuda": ["--test_device=cuda"],
 }
 
 def _run_by_mpi(name, program, ranks, seconds, args, tags, visibility, runner = "run_mpi_test", transport = "mpi"):
