@@ -204,7 +204,6 @@ TEST(DTensorCreationDeathTest, RefusesLayoutsThatDoNotFit) {
 
 // Its shards have valid sizes.
 TEST(DTensorCreationDeathTest, RefusesASizeThatIsNotThere) {
-  CH_SKIP_ON(TestEngine::kMpi, "a death test starts ranks of one process");
   EXPECT_DEATH(
       OnMesh({2},
              [](const DeviceMesh& mesh) { Zeros({-1}, mesh, {Shard(0)}); }),

@@ -130,7 +130,6 @@ TEST(DTensor, PlainScalarsCountAsReplicated) {
 }
 
 TEST(DTensorDeathTest, RanksOffTheMeshHoldNoTensor) {
-  CH_SKIP_ON(TestEngine::kMpi, "a death test starts ranks of one process");
   EXPECT_DEATH(RunRanks(3,
                         [](World& world) {
                           const auto mesh = InitDeviceMesh(world, {{"a", 2}});
@@ -523,7 +522,6 @@ TEST(DTensorDeathTest, RefusesGradientsThatCannotBeOnesOfTheTensor) {
 }
 
 TEST(DTensorDeathTest, FromLocalChecksTheLayoutBeforeItExchangesSizes) {
-  CH_SKIP_ON(TestEngine::kMpi, "a death test starts ranks of one process");
   EXPECT_DEATH(OnMesh({2},
                       [](const DeviceMesh& mesh) {
                         FromLocal(Ones({4}), mesh,

@@ -99,7 +99,6 @@ TEST(Item, IsAnErrorInADryRun) {
 }
 
 TEST(ItemDeathTest, ChecksTheNumberOfElementsAndTheDType) {
-  CH_SKIP_ON(TestEngine::kMpi, "a death test starts ranks of one process");
   EXPECT_DEATH(
       OnMesh({2},
              [](const DeviceMesh& mesh) {

@@ -91,7 +91,6 @@ TEST(Random, HasTheMomentsAskedFor) {
 }
 
 TEST(RandomDeathTest, RefusesPendingSums) {
-  CH_SKIP_ON(TestEngine::kMpi, "a death test starts ranks of one process");
   EXPECT_DEATH(OnMesh({2},
                       [](const DeviceMesh& mesh) {
                         FillNormal(Spread(Zeros({2}), mesh,

@@ -14,7 +14,8 @@
 ///     }
 ///
 /// `skips` of the ch_rank_test is the number of cases that do, and a run of all
-/// cases fails if it differs.
+/// cases fails if it differs. GoogleTest's death tests (suites *DeathTest) do
+/// not run on MPI: a process of MPI cannot fork.
 
 #include "crosshatch/tensor/device.h"
 #include "gtest/gtest.h"

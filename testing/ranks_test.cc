@@ -118,6 +118,18 @@ TEST(Ranks, MakeAMeshOfNamedOrUnnamedAxes) {
   EXPECT_EQ(MeshAxes({2, 3}).axes()[1].name, "b");
 }
 
+// [new_test]
+TEST(Ranks, EachSeesItsOwnVariables) {
+  CH_SKIP_ON(TestEngine::kMpi, "reads variables that another rank wrote");
+  std::vector<int> sizes(2);
+  OnMesh({{"tp", 2}}, [&](const DeviceMesh& mesh) {
+    sizes[static_cast<size_t>(mesh.world().rank())] = mesh.size();
+    CH_EXPECT_EQ(mesh.size(), 2);  // On the rank: no skip is needed.
+  });
+  EXPECT_THAT(sizes, ElementsAre(2, 2));
+}
+// [/new_test]
+
 TEST(Ranks, AMeshThatCannotBeIsAFailure) {
   const auto reported = Reported([] {
     OnMesh({{"tp", 1}, {"tp", 2}}, [](const DeviceMesh&) {});

@@ -77,7 +77,6 @@ class StaleOnTwoAxesDeathTest : public ::testing::TestWithParam<Writer> {};
 
 // l1 = f(x), l2 = f(x), Backward(l1), a write, Backward(l2).
 TEST_P(StaleOnTwoAxesDeathTest, StopsBeforeItMixesOldAndNew) {
-  CH_SKIP_ON(TestEngine::kMpi, "a death test starts ranks of one process");
   const auto train = [] {
     OnMesh(kAxes, [](const DeviceMesh& mesh) -> absl::Status {
       TestModel model(1, 5, 6, 3);
@@ -191,7 +190,6 @@ TEST(UnusedOnTwoAxesTest, IsAnErrorNamingParameterAndRanksOnEveryRank) {
 }
 
 TEST(LateOnTwoAxesDeathTest, NamesAParameterThatCameTooLate) {
-  CH_SKIP_ON(TestEngine::kMpi, "a death test starts ranks of one process");
   const auto train = [] {
     OnMesh(kAxes, [](const DeviceMesh& mesh) -> absl::Status {
       Branches model(/*uses_second=*/true);

@@ -237,7 +237,6 @@ TEST(DistributeOwnParametersTest, NamesTheParameterThatDoesNotHaveTheDim) {
 }
 
 TEST(RowwiseParallelDeathTest, SaysThatAPlainTensorWasTakenForAPart) {
-  CH_SKIP_ON(TestEngine::kMpi, "a death test starts ranks of one process");
   EXPECT_DEATH(
       OnMesh({{"tp", 2}},
              [](const DeviceMesh& mesh) -> absl::Status {

@@ -20,7 +20,6 @@
 #include "crosshatch/nn/layers/linear.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/testing/batch.h"
-#include "crosshatch/testing/engine.h"
 #include "crosshatch/testing/expect.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -164,7 +163,6 @@ TEST(FsdpErrorsDeathTest, NeverComputesWithOldValues) {
 }
 
 TEST(FsdpErrorsDeathTest, NamesAForwardThatAResetCutsShort) {
-  CH_SKIP_ON(TestEngine::kMpi, "a death test starts ranks of one process");
   EXPECT_DEATH(
       OnRanks({{"fsdp", 1}},
               [](const DeviceMesh& mesh, LineSink&) -> absl::Status {
@@ -182,7 +180,6 @@ TEST(FsdpErrorsDeathTest, NamesAForwardThatAResetCutsShort) {
 }
 
 TEST(FsdpErrorsDeathTest, NamesDataOfAnotherLayout) {
-  CH_SKIP_ON(TestEngine::kMpi, "a death test starts ranks of one process");
   const auto replace_by = [](const std::function<Tensor(const Tensor&)>& make) {
     OnRanks({{"fsdp", 1}},
             [&](const DeviceMesh& mesh, LineSink&) -> absl::Status {
@@ -221,7 +218,6 @@ TEST(FsdpErrorsDeathTest, NamesParametersWithoutMemory) {
 }
 
 TEST(FsdpErrorsDeathTest, NamesTiesThatNobodyTook) {
-  CH_SKIP_ON(TestEngine::kMpi, "a death test starts ranks of one process");
   EXPECT_DEATH(OnRanks({{"fsdp", 1}},
                        [](const DeviceMesh& mesh, LineSink&) -> absl::Status {
                          Tied model;
@@ -290,7 +286,6 @@ void TrainGrowing(
 }
 
 TEST(FsdpErrorsDeathTest, NamesParametersThatCameTooLate) {
-  CH_SKIP_ON(TestEngine::kMpi, "a death test starts ranks of one process");
   for (const bool replicated : {false, true}) {
     for (const int when : {0, 1}) {
       EXPECT_DEATH(TrainGrowing(replicated, when,
