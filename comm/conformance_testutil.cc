@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/comm/conformance_testutil.h"
 
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/conformance_case.h"
 #include "crosshatch/comm/conformance_contract.h"
@@ -118,6 +120,25 @@ absl::Status OrderOfSums(const ConformanceEngine& engine, World& world) {
 }
 
 /// The rows and columns of a mesh [world / 2, 2], at the same time.
+constexpr absl::Duration kShortTimeout = absl::Milliseconds(500);
+
+/// Ranks that others do not need may end first, for longer than the timeout.
+absl::Status WorkOnWithoutRankZero(const ConformanceEngine& /*engine*/,
+                                   World& world) {
+  if (world.rank() == 0) return absl::OkStatus();
+  CH_ASSIGN_OR_RETURN(auto others, world.Group("others", {1, 2}, "comm"));
+  const auto began = std::chrono::steady_clock::now();
+  bool goes_on = true;
+  while (goes_on) {
+    const bool mine = absl::FromChrono(std::chrono::steady_clock::now() -
+                                       began) < 3 * kShortTimeout;
+    CH_ASSIGN_OR_RETURN(const auto all,
+                        others->Exchange(mine ? "on" : "", "step"));
+    goes_on = !all[0].empty();
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Subgroups(const ConformanceEngine& engine, World& world) {
   std::vector<int> row, column;
   for (int r = 0; r < world.size(); ++r) {
@@ -274,13 +295,14 @@ void Register(const ConformanceEngine& engine, const std::string& name,
 using Body =
     std::function<absl::Status(const ConformanceEngine& engine, World& world)>;
 
-void RegisterDataTest(std::shared_ptr<const ConformanceEngine> engine,
-                      const std::string& name, int ranks, Body body,
-                      uint64_t adversarial_seed = 0) {
+void RegisterDataTest(
+    std::shared_ptr<const ConformanceEngine> engine, const std::string& name,
+    int ranks, Body body, uint64_t adversarial_seed = 0,
+    absl::Duration timeout = ConformanceRunOptions{}.timeout) {
   Register(*engine, absl::StrCat(name, "/", ranks), [=] {
     const absl::Status status =
         engine->run(ranks, [&](World& world) { return body(*engine, world); },
-                    {.adversarial_seed = adversarial_seed});
+                    {.timeout = timeout, .adversarial_seed = adversarial_seed});
     EXPECT_TRUE(status.ok()) << status.ToString();
   });
 }
@@ -302,6 +324,11 @@ void RegisterAgreement(const std::shared_ptr<const ConformanceEngine>& shared) {
     if (!shared->has_peers) continue;
     RegisterDataTest(shared, "Barriers", n, Barriers);
     RegisterDataTest(shared, "Exchanges", n, Exchanges);
+    if (n == 3) {
+      RegisterDataTest(shared, "RanksThatWorkOnMayOutliveOthers", n,
+                       WorkOnWithoutRankZero, /*adversarial_seed=*/0,
+                       kShortTimeout);
+    }
     for (FaultTest& test : FaultTests(shared, n)) {
       Register(*shared, absl::StrCat(test.name, "/", n), std::move(test.body));
     }

@@ -275,28 +275,6 @@ TEST(RunLocalTest, ARankThatComputesForEverAfterTheOthersFailsTheRun) {
                         "wait for it"));
 }
 
-TEST(RunLocalTest, RanksThatWorkOnMayOutliveOthers) {
-  constexpr absl::Duration kTimeout = absl::Milliseconds(500);
-  const absl::Status status = RunLocal(
-      3,
-      [&](World& world) -> absl::Status {
-        if (world.rank() == 0) return absl::OkStatus();
-        CH_ASSIGN_OR_RETURN(auto two, world.Group("two", {1, 2}, "comm"));
-        const auto began = std::chrono::steady_clock::now();
-        bool goes_on = true;
-        while (goes_on) {
-          const bool mine = absl::FromChrono(std::chrono::steady_clock::now() -
-                                             began) < 3 * kTimeout;
-          CH_ASSIGN_OR_RETURN(const auto all,
-                              two->Exchange(mine ? "on" : "", "step"));
-          goes_on = !all[0].empty();
-        }
-        return absl::OkStatus();
-      },
-      {.timeout = kTimeout});
-  EXPECT_TRUE(status.ok()) << status;
-}
-
 TEST(RunLocalTest, ATimeoutShorterThanAnOpIsAnErrorAndNoEndOfTheProcess) {
   const absl::Status status = RunLocal(
       2,

@@ -514,32 +514,6 @@ TEST(RunProcessTest, ARankThatComputesForEverAfterTheOthersFailsTheJob) {
   }
 }
 
-/// Ranks that others do not need may finish early.
-TEST(RunProcessTest, RanksThatWorkOnMayOutliveOthers) {
-  constexpr absl::Duration kTimeout = absl::Milliseconds(500);
-  LoopbackWire wire({.size = 3});
-  const auto results = RunLoopback(
-      wire, 3,
-      [&](World& world) -> absl::Status {
-        if (world.rank() == 0) return absl::OkStatus();
-        CH_ASSIGN_OR_RETURN(auto two, world.Group("two", {1, 2}, "comm"));
-        const auto began = std::chrono::steady_clock::now();
-        bool goes_on = true;
-        while (goes_on) {
-          const bool mine = absl::FromChrono(std::chrono::steady_clock::now() -
-                                             began) < 3 * kTimeout;
-          CH_ASSIGN_OR_RETURN(const auto all,
-                              two->Exchange(mine ? "on" : "", "step"));
-          goes_on = !all[0].empty();
-        }
-        return absl::OkStatus();
-      },
-      [&](int) { return MpiOptions{.job = {.timeout = kTimeout}}; });
-  for (const ProcessResult& result : results) {
-    EXPECT_TRUE(result.status.ok()) << result.status;
-  }
-}
-
 TEST(RunProcessDeathTest, ARankThatDoesNotComeBackEndsItsProcess) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_DEATH(
