@@ -23,7 +23,8 @@ namespace crosshatch::fsdp {
 /// Sets w to w - gradient modulo 3, in -1, 0 and 1, on this rank's shard.
 /// Integers stay small, and an error of 1 in a gradient changes the result.
 /// Drops the gradients.
-inline void IntegerDescent(nn::Module& model) {
+/// \param rounding bound of their relative error.
+inline void IntegerDescent(nn::Module& model, float rounding = 0) {
   NoGrad no_grad;
   for (nn::Parameter* p : model.Parameters()) {
     if (!p->grad().defined()) continue;
@@ -33,8 +34,10 @@ inline void IntegerDescent(nn::Module& model) {
     for (size_t i = 0; i < values.size(); ++i) {
       // Exact only below 2^24, up to which float32 represents every integer.
       CH_CHECK_LT(std::abs(grads[i]), 16777216.0f);
-      CH_CHECK_EQ(grads[i], std::round(grads[i])) << p->name();
-      const float sum = std::fmod(values[i] - grads[i] + 1, 3.0f);
+      const float gradient = std::round(grads[i]);
+      CH_CHECK_LE(std::abs(grads[i] - gradient), rounding * std::abs(gradient))
+          << p->name();
+      const float sum = std::fmod(values[i] - gradient + 1, 3.0f);
       values[i] = (sum < 0 ? sum + 3 : sum) - 1;
     }
     CopyInPlace(data, FromValues<float>(data.sizes(), values));

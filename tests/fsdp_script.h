@@ -4,8 +4,8 @@
 
 /// \file
 /// Random programs that use FSDP: a model, how it is sharded and what is called
-/// on it, in any order, as one value that prints. fsdp_script_run.h runs it on
-/// a mesh and on one rank.
+/// on it, in any order, as one value that prints. fsdp_script_conformance.h
+/// runs it on a mesh and on one rank.
 
 #include <cstdint>
 #include <string>
@@ -31,12 +31,13 @@ struct PartSpec {
   /// The number of an earlier Linear whose weight it has too; -1: its own.
   int tied_to = -1;
   bool checkpointed = false;
+  int repeats = 1;  ///< How often its parts run, one after another.
   Split split = Split::kWhole;
   std::vector<PartSpec> parts;
 };
 
 /// One call of FullyShard, or of Replicate. The factor that gradients are
-/// divided by is a power of two up to kLossFactor.
+/// divided by divides the script's loss_factor.
 struct ShardSpec {
   std::vector<int> parts;  ///< One, or a list.
   fsdp::FullyShardOptions options;
@@ -46,10 +47,6 @@ struct ShardSpec {
   bool vectors_elsewhere = false;
   std::string text;  ///< Of the options.
 };
-
-/// What losses are multiplied by before their backward, so that no division
-/// leaves the integers.
-inline constexpr double kLossFactor = 4;
 
 /// What a program does. `part` is where it applies to one; those that are not
 /// sharded stand for the root.
@@ -86,8 +83,14 @@ struct ScriptCall {
     kMistake,            ///< value: which
     kUnshardInBackward,  ///< of parts whose backward needs no parameter
     kAccumulate,         ///< value: which batch; on: in shards
+    // Random scripts have none of the following.
+    kForwardPart,  ///< of `part` by itself; value: which batch; on: with grad
+    kNegate,  ///< the weights, as an update that the host does not wait for
+    kExpectNoMemory,  ///< beyond what is held right after sharding
   };
-  static constexpr int kNumKinds = static_cast<int>(Kind::kAccumulate) + 1;
+  static constexpr int kNumRandomKinds =
+      static_cast<int>(Kind::kAccumulate) + 1;
+  static constexpr int kNumKinds = static_cast<int>(Kind::kExpectNoMemory) + 1;
 
   Kind kind = Kind::kForward;
   int part = 0;
@@ -102,6 +105,11 @@ struct FsdpScript {
   std::vector<ShardSpec> shards;  ///< In order.
   std::vector<ScriptCall> calls;
   uint64_t adversarial_seed = 0;
+  /// Multiplies losses before their backward, so that no division leaves the
+  /// integers.
+  double loss_factor = 4;
+  /// Bound of the relative error of gradients.
+  float rounding = 0;
 
   int ranks() const;
   /// Ranks that have the same part of the batch: those of the axis "tp".

@@ -66,8 +66,10 @@ class ScriptPart final : public nn::Module {
     Tensor x = inputs[0];
     if (linear_ != nullptr) x = linear_->Forward(x);
     if (shift_ != nullptr) x = Add(x, ToDType(shift_->Get(), x.dtype()));
-    for (const auto& part : parts_) {
-      if (!Captured(part->skipped_)) x = part->Forward(x);
+    for (int i = 0; i < spec_.repeats; ++i) {
+      for (const auto& part : parts_) {
+        if (!Captured(part->skipped_)) x = part->Forward(x);
+      }
     }
     if (spec_.relu) x = Relu(x);
     if (spec_.form == PartSpec::Form::kResidual) {

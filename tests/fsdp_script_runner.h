@@ -14,6 +14,8 @@
 
 #include "absl/status/status.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tests/fsdp_script.h"
 #include "crosshatch/tests/fsdp_script_model.h"
 
@@ -155,7 +157,8 @@ class ScriptRunner {
         settings_(static_cast<size_t>(shards_.count())) {
     for (int s = 0; s < shards_.count(); ++s) {
       settings_[static_cast<size_t>(s)].factor =
-          *shards_.At(s).options.reduction.divide_factor;
+          shards_.At(s).options.reduction.divide_factor.value_or(
+              script.data_ranks());
     }
   }
   virtual ~ScriptRunner() = default;
@@ -177,7 +180,13 @@ class ScriptRunner {
     double factor = 1;  // That gradients are divided by.
   };
 
-  virtual absl::Status Forward(int batch, bool by_run, bool grad) = 0;
+  struct ForwardCall {
+    int batch;
+    bool by_run = false;
+    bool grad = true;
+    int part = 0;
+  };
+  virtual absl::Status Forward(const ForwardCall& forward) = 0;
   virtual absl::Status BackwardOf(size_t loss) = 0;
   virtual absl::Status ResetIteration() = 0;
   virtual absl::Status Step(bool arms_event) = 0;
@@ -189,6 +198,7 @@ class ScriptRunner {
   virtual absl::Status Accumulate(int batch, bool in_shards) = 0;
   virtual absl::Status Summon(const ScriptCall& call, bool must_succeed) = 0;
   virtual absl::Status Finalize() = 0;
+  virtual absl::Status ExpectNoMemory() { return absl::OkStatus(); }
   // What one rank knows nothing of.
   virtual absl::Status Tell(const ScriptCall&) { return absl::OkStatus(); }
 
@@ -233,10 +243,24 @@ class ScriptRunner {
         ++losses_;
         gathered_ = true;
         event_armed_ = false;
-        return Forward(call.value % 50, call.on, /*grad=*/true);
+        return Forward({.batch = call.value % 50, .by_run = call.on});
       case ScriptCall::Kind::kForwardNoGrad:
         event_armed_ = false;
-        return Forward(call.value % 50, call.on, /*grad=*/false);
+        return Forward(
+            {.batch = call.value % 50, .by_run = call.on, .grad = false});
+      case ScriptCall::Kind::kForwardPart:
+        if (call.on) ++losses_;
+        return Forward(
+            {.batch = call.value, .grad = call.on, .part = call.part});
+      case ScriptCall::Kind::kExpectNoMemory:
+        return ExpectNoMemory();
+      case ScriptCall::Kind::kNegate: {
+        const NoGrad no_grad;
+        for (nn::Parameter* p : model_.root->Parameters()) {
+          MulInPlace(LocalTensor(p->data()), -1);
+        }
+        return absl::OkStatus();
+      }
       case ScriptCall::Kind::kBackward:
         return DoBackward(call);
       case ScriptCall::Kind::kDropLosses:

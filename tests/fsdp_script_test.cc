@@ -21,7 +21,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "crosshatch/dtensor/redistribution/fuzz_testutil.h"
-#include "crosshatch/tests/fsdp_script_run.h"
+#include "crosshatch/tests/fsdp_script_conformance.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -72,7 +72,7 @@ TEST(FsdpScriptTest, ScriptsDoWhatTheyAreFor) {
 }
 
 TEST(FsdpScriptTest, AllAreDrawn) {
-  bool kinds[ScriptCall::kNumKinds] = {};
+  bool kinds[ScriptCall::kNumRandomKinds] = {};
   std::set<std::string> options;
   std::set<std::string> meshes;
   std::set<PartSpec::Split> splits;

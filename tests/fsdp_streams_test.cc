@@ -1,19 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// Scenarios of FSDP (fsdp_conformance.h) on adversarial streams, which run
-/// apart and free memory early. CROSSHATCH_FUZZ_STREAM_SEEDS: the number of
-/// seeds.
+/// Scenarios of FSDP on adversarial streams, which run apart and free memory
+/// early. CROSSHATCH_FUZZ_STREAM_SEEDS: the number of seeds.
 
 #include <cstdint>
-#include <string>
 
 #include "crosshatch/dtensor/redistribution/fuzz_testutil.h"
-#include "crosshatch/nn/module.h"
-#include "crosshatch/tests/fsdp_conformance.h"
+#include "crosshatch/tests/fsdp_scenarios.h"
 #include "gtest/gtest.h"
 
-namespace crosshatch::fsdp {
+namespace crosshatch {
 namespace {
 
 uint64_t StreamSeeds(unsigned otherwise) {
@@ -23,44 +20,47 @@ uint64_t StreamSeeds(unsigned otherwise) {
 TEST(FsdpStreamsTest, AccumulatesGradientsInEveryWay) {
   for (const Scenario& scenario : Accumulations()) {
     for (uint64_t seed = 1; seed <= StreamSeeds(3); ++seed) {
-      ExpectTrainsAsOneRank(scenario, {{{"replicate", 2}, {"fsdp", 2}}}, seed);
+      ExpectSameAsOracle(scenario, {{{"replicate", 2}, {"fsdp", 2}}}, seed);
     }
   }
 }
 
 TEST(FsdpStreamsTest, ObeysEverySetting) {
   for (const Scenario& scenario : SettingScenarios()) {
-    ExpectTrainsAsOneRank(scenario, {{{"replicate", 2}, {"fsdp", 2}}}, 11);
+    ExpectSameAsOracle(scenario, {{{"replicate", 2}, {"fsdp", 2}}}, 11);
   }
 }
 
 TEST(FsdpStreamsTest, APartByItselfSeesTheUpdate) {
   for (uint64_t seed = 1; seed <= StreamSeeds(20); ++seed) {
-    ExpectTrainsPartsAsOneRank({{"fsdp", 2}}, seed);
+    ExpectSameAsOracle(PartsByThemselves(), {{{"fsdp", 2}}}, seed);
   }
 }
 
-TEST(FsdpStreamsTest, ShardsAndReshards) {
-  for (const int dim : {0, -1}) {
-    Scenario scenario{"dim " + std::to_string(dim), PlainStep};
-    scenario.options.shard_dim = [dim](const nn::Parameter&) { return dim; };
-    ExpectTrainsAsOneRank(scenario, {{{"dp", 2}, {"cp", 2}, {"tp", 2}}}, 3);
-    for (const int size : {1, 2, 4}) {
-      scenario.repeats = 2;
-      scenario.options.post_forward_mesh_size = size;
-      ExpectTrainsAsOneRank(scenario, {{{"fsdp", 4}}}, 5);
-    }
+TEST(FsdpStreamsTest, ShardsOverJoinedAxes) {
+  for (const Scenario& scenario : ShardDims()) {
+    ExpectSameAsOracle(scenario, {{{"dp", 2}, {"cp", 2}, {"tp", 2}}}, 3);
+  }
+}
+
+TEST(FsdpStreamsTest, ReshardsToASmallerMeshAfterForward) {
+  for (const Scenario& scenario : SmallerMeshes()) {
+    ExpectSameAsOracle(scenario, {{{"fsdp", 4}}}, 5);
   }
 }
 
 TEST(FsdpStreamsTest, KeepsTensorParallelParametersWholeOnEachRank) {
-  Scenario scenario{"replicated", PlainStep};
-  scenario.options.reshard_after_forward = false;
-  ExpectTrainsAsOneRank(scenario,
-                        {{{"replicate", 2}, {"fsdp", 1}, {"tp", 2}},
-                         {{"replicate", 3}, {"fsdp", 1}, {"tp", 2}}},
-                        3);
+  ExpectSameAsOracle(ReplicatedScenario(),
+                      {{{"replicate", 2}, {"fsdp", 1}, {"tp", 2}},
+                       {{"replicate", 3}, {"fsdp", 1}, {"tp", 2}}},
+                      3);
+}
+
+TEST(FsdpStreamsTest, LeavesAnIterationBetweenAnyTwoCalls) {
+  for (size_t stop = 0; stop <= PublicCalls().size(); ++stop) {
+    ExpectSameAsOracle(LeftAfter(stop), {{{"fsdp", 2}}}, 7);
+  }
 }
 
 }  // namespace
-}  // namespace crosshatch::fsdp
+}  // namespace crosshatch

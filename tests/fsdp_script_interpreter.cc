@@ -25,7 +25,7 @@
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/testing/batch.h"
 #include "crosshatch/testing/ranks.h"
-#include "crosshatch/tests/fsdp_script_run.h"
+#include "crosshatch/tests/fsdp_script_conformance.h"
 #include "crosshatch/tests/fsdp_script_runner.h"
 #include "crosshatch/tp/parallelize_module.h"
 
@@ -36,9 +36,9 @@ using Kind = ScriptCall::Kind;
 using fsdp::ShardedModule;
 
 // One rank of the mesh.
-class MeshRunner final : public ScriptRunner {
+class Interpreter final : public ScriptRunner {
  public:
-  MeshRunner(const FsdpScript& script, World& world, ScriptResult& result)
+  Interpreter(const FsdpScript& script, World& world, ScriptResult& result)
       : ScriptRunner(script), world_(world), result_(result) {}
 
   absl::Status Shard() {
@@ -52,6 +52,9 @@ class MeshRunner final : public ScriptRunner {
       if (axis.name != "tp") data_axes.push_back(axis.name);
     }
     CH_ASSIGN_OR_RETURN(data_mesh_, mesh_->Slice(data_axes));
+    if (data_axes.back() == "cp") {  // FSDP has dp and cp as one axis.
+      CH_ASSIGN_OR_RETURN(data_mesh_, data_mesh_->Flatten(data_axes, "joined"));
+    }
     if (script().tp_ranks() > 1) CH_RETURN_IF_ERROR(Split());
     for (const ShardSpec& shard : script().shards) {
       std::vector<nn::Module*> modules;
@@ -79,40 +82,41 @@ class MeshRunner final : public ScriptRunner {
       }
       CH_RETURN_IF_ERROR(fsdp::FullyShard(modules, *data_mesh_, options));
     }
+    held_after_sharding_ = Held();
     return absl::OkStatus();
   }
 
  protected:
-  absl::Status Forward(int batch, bool by_run, bool grad) override {
+  absl::Status Forward(const ForwardCall& forward) override {
     const int part = world_.rank() / script().tp_ranks();
     SkipAs(part);
-    const Tensor x = BatchOf(part, script().data_ranks(), batch, kScriptDim);
-    const GradModeScope mode(grad);
+    const Tensor x =
+        BatchOf(part, script().data_ranks(), forward.batch, kScriptDim);
+    const GradModeScope mode(forward.grad);
     Tensor loss;
-    if (by_run) {
+    if (forward.by_run) {
       loss = Of(0).Run({x}, [&](TensorSpan in) -> TensorList {
         return {ScriptLoss(*model().root, in[0])};
       })[0];
     } else {
-      loss = ScriptLoss(*model().root, x);
+      loss = ScriptLoss(*model().parts[static_cast<size_t>(forward.part)], x);
     }
     Observe("loss", ToDoubles(loss.Detach()));
-    if (grad) losses_.push_back(loss);
+    if (forward.grad) losses_.push_back(loss);
     return world_.context().status();
   }
 
   absl::Status BackwardOf(size_t loss) override {
     const Tensor of = losses_[loss];
     losses_.erase(losses_.begin() + static_cast<ptrdiff_t>(loss));
-    return Backward(Mul(of, kLossFactor));
+    return Backward(Mul(of, script().loss_factor));
   }
 
   absl::Status Accumulate(int batch, bool in_shards) override {
     return fsdp::AccumulateGradients(
         *model().root, 2,
         [&](int64_t i) -> absl::Status {
-          CH_RETURN_IF_ERROR(Forward(batch + static_cast<int>(i),
-                                     /*by_run=*/false, /*grad=*/true));
+          CH_RETURN_IF_ERROR(Forward({.batch = batch + static_cast<int>(i)}));
           return BackwardOf(losses_.size() - 1);
         },
         in_shards ? fsdp::AccumulateBy::kShards
@@ -126,7 +130,7 @@ class MeshRunner final : public ScriptRunner {
   }
 
   absl::Status Step(bool arms_event) override {
-    fsdp::IntegerDescent(*model().root);
+    fsdp::IntegerDescent(*model().root, script().rounding);
     if (arms_event) ArmEvent();
     return absl::OkStatus();
   }
@@ -196,6 +200,12 @@ class MeshRunner final : public ScriptRunner {
     CH_RETURN_IF_ERROR((*scope)->End());
     if (call.on && event_armed()) ArmEvent();
     return absl::OkStatus();
+  }
+
+  absl::Status ExpectNoMemory() override {
+    if (Held() == held_after_sharding_) return absl::OkStatus();
+    return absl::InternalError(absl::StrCat(
+        "call ", call(), ": more memory is held than after sharding"));
   }
 
   absl::Status Finalize() override {
@@ -269,6 +279,15 @@ class MeshRunner final : public ScriptRunner {
   }
 
  private:
+  // By memory class, on the device and on the host.
+  using HeldMemory =
+      std::pair<decltype(MemoryStats::current), decltype(MemoryStats::current)>;
+  HeldMemory Held() const {
+    RankContext& context = world_.context();
+    return {context.device_allocator().stats().current,
+            context.host_allocator().stats().current};
+  }
+
   void Observe(std::string what, std::vector<double> values) {
     result_.observations.push_back(
         {call(), std::move(what), std::move(values)});
@@ -404,20 +423,28 @@ class MeshRunner final : public ScriptRunner {
   std::optional<DeviceMesh> mesh_;
   std::optional<DeviceMesh> data_mesh_;  // Without tp.
   std::vector<Tensor> losses_;
+  HeldMemory held_after_sharding_;
 };
 
 }  // namespace
+
+absl::StatusOr<ScriptResult> RunOnRank(const FsdpScript& script, World& world) {
+  ScriptResult result;
+  Interpreter runner(script, world, result);
+  CH_RETURN_IF_ERROR(runner.Shard());
+  CH_RETURN_IF_ERROR(runner.Run());
+  CH_RETURN_IF_ERROR(world.context().Synchronize());
+  return result;
+}
 
 absl::StatusOr<std::vector<ScriptResult>> RunOnMesh(const FsdpScript& script) {
   std::vector<ScriptResult> results(static_cast<size_t>(script.ranks()));
   CH_RETURN_IF_ERROR(StatusOfRanks(
       script.ranks(),
       [&](World& world) -> absl::Status {
-        MeshRunner runner(script, world,
-                          results[static_cast<size_t>(world.rank())]);
-        CH_RETURN_IF_ERROR(runner.Shard());
-        CH_RETURN_IF_ERROR(runner.Run());
-        return world.context().Synchronize();
+        CH_ASSIGN_OR_RETURN(results[static_cast<size_t>(world.rank())],
+                            RunOnRank(script, world));
+        return absl::OkStatus();
       },
       {.threads_per_rank = 1,
        .test = {.adversarial_seed = script.adversarial_seed}}));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/tests/fsdp_script_run.h"
+#include "crosshatch/tests/fsdp_script_conformance.h"
 
 #include <sys/types.h>
 #include <sys/wait.h>
@@ -13,6 +13,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/testing/ranks.h"
+#include "gtest/gtest.h"
 
 namespace crosshatch {
 namespace {
@@ -23,30 +26,52 @@ std::string Describe(const Observation& o) {
   return text;
 }
 
+std::string Difference(const ScriptResult& got, const ScriptResult& expected) {
+  const std::vector<Observation>& of_rank = got.observations;
+  const std::vector<Observation>& wanted = expected.observations;
+  const size_t count = std::min(of_rank.size(), wanted.size());
+  for (size_t i = 0; i < count; ++i) {
+    if (of_rank[i] == wanted[i]) continue;
+    return absl::StrCat(Describe(of_rank[i]), "\n  and should be ",
+                        Describe(wanted[i]));
+  }
+  if (of_rank.size() == wanted.size()) return "";
+  return absl::StrCat(of_rank.size(), " of ", wanted.size(), " observations");
+}
+
 }  // namespace
 
 std::string FirstDifference(const FsdpScript& script) {
   const auto got = RunOnMesh(script);
   if (!got.ok()) return absl::StrCat("on the mesh: ", got.status().ToString());
-  const auto expected = RunOnOneRank(script, got->front().summoned);
+  const auto expected = RunOracle(script, got->front().summoned);
   if (!expected.ok()) {
     return absl::StrCat("on one rank: ", expected.status().ToString());
   }
   for (size_t rank = 0; rank < got->size(); ++rank) {
-    const std::vector<Observation>& of_rank = (*got)[rank].observations;
-    const std::vector<Observation>& wanted = (*expected)[rank].observations;
-    const size_t count = std::min(of_rank.size(), wanted.size());
-    for (size_t i = 0; i < count; ++i) {
-      if (of_rank[i] == wanted[i]) continue;
-      return absl::StrCat("rank ", rank, ", ", Describe(of_rank[i]),
-                          "\n  and should be ", Describe(wanted[i]));
-    }
-    if (of_rank.size() != wanted.size()) {
-      return absl::StrCat("rank ", rank, " saw ", of_rank.size(), " of ",
-                          wanted.size());
+    const std::string difference = Difference((*got)[rank], (*expected)[rank]);
+    if (!difference.empty()) {
+      return absl::StrCat("rank ", rank, ", ", difference);
     }
   }
   return "";
+}
+
+void ExpectSameAsOracle(const FsdpScript& script) {
+  const auto expected = RunOracle(script, /*summoned=*/{});
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  RunRanks(
+      script.ranks(),
+      [&](World& world) -> absl::Status {
+        CH_ASSIGN_OR_RETURN(const ScriptResult result,
+                            RunOnRank(script, world));
+        CH_EXPECT_EQ(
+            Difference(result, (*expected)[static_cast<size_t>(world.rank())]),
+            "");
+        return absl::OkStatus();
+      },
+      {.threads_per_rank = 1,
+       .test = {.adversarial_seed = script.adversarial_seed}});
 }
 
 std::string FirstDifferenceApart(const FsdpScript& script) {

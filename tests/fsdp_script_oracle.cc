@@ -14,7 +14,7 @@
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/testing/batch.h"
-#include "crosshatch/tests/fsdp_script_run.h"
+#include "crosshatch/tests/fsdp_script_conformance.h"
 #include "crosshatch/tests/fsdp_script_runner.h"
 
 namespace crosshatch {
@@ -23,10 +23,10 @@ namespace {
 // All ranks in turn, on plain tensors. Of each parameter it knows the gradients
 // that no reduction took, those that are reduced but for the replicas, and
 // those to be seen.
-class OneRankRunner final : public ScriptRunner {
+class Oracle final : public ScriptRunner {
  public:
-  OneRankRunner(const FsdpScript& script, std::vector<Summoned> summoned,
-                std::vector<ScriptResult>& results)
+  Oracle(const FsdpScript& script, std::vector<Summoned> summoned,
+         std::vector<ScriptResult>& results)
       : ScriptRunner(script),
         summoned_(std::move(summoned)),
         results_(results),
@@ -39,20 +39,20 @@ class OneRankRunner final : public ScriptRunner {
   }
 
  protected:
-  absl::Status Forward(int batch, bool /*by_run*/, bool grad) override {
-    const GradModeScope mode(grad);
+  absl::Status Forward(const ForwardCall& forward) override {
+    const GradModeScope mode(forward.grad);
     std::vector<Tensor> losses;
     for (int part = 0; part < script().data_ranks(); ++part) {
       SkipAs(part);
-      losses.push_back(
-          ScriptLoss(*model().root,
-                     BatchOf(part, script().data_ranks(), batch, kScriptDim)));
+      losses.push_back(ScriptLoss(
+          *model().parts[static_cast<size_t>(forward.part)],
+          BatchOf(part, script().data_ranks(), forward.batch, kScriptDim)));
       for (int tp = 0; tp < script().tp_ranks(); ++tp) {
         Observe(part * script().tp_ranks() + tp, "loss",
                 ToDoubles(losses.back().Detach()));
       }
     }
-    if (grad) losses_.push_back(std::move(losses));
+    if (forward.grad) losses_.push_back(std::move(losses));
     return absl::OkStatus();
   }
 
@@ -73,7 +73,7 @@ class OneRankRunner final : public ScriptRunner {
 
   absl::Status Accumulate(int batch, bool /*in_shards*/) override {
     for (int i = 0; i < 2; ++i) {
-      CH_RETURN_IF_ERROR(Forward(batch + i, /*by_run=*/false, /*grad=*/true));
+      CH_RETURN_IF_ERROR(Forward({.batch = batch + i}));
       CH_RETURN_IF_ERROR(BackwardOf(losses_.size() - 1));
     }
     return absl::OkStatus();
@@ -214,7 +214,8 @@ class OneRankRunner final : public ScriptRunner {
       Values& to =
           book.replicates && !of.all_reduce ? book.partial : book.visible;
       if (book.full.has_value()) {
-        for (double& value : *book.full) value *= kLossFactor / of.factor;
+        for (double& value : *book.full)
+          value *= script().loss_factor / of.factor;
         Add(to, *std::exchange(book.full, {}));
       }
       if (&to == &book.visible && book.partial.has_value()) {
@@ -232,10 +233,10 @@ class OneRankRunner final : public ScriptRunner {
 
 }  // namespace
 
-absl::StatusOr<std::vector<ScriptResult>> RunOnOneRank(
+absl::StatusOr<std::vector<ScriptResult>> RunOracle(
     const FsdpScript& script, const std::vector<Summoned>& summoned) {
   std::vector<ScriptResult> results(static_cast<size_t>(script.ranks()));
-  OneRankRunner runner(script, summoned, results);
+  Oracle runner(script, summoned, results);
   CH_RETURN_IF_ERROR(runner.Run());
   return results;
 }

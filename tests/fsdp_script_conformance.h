@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef CROSSHATCH_TESTS_FSDP_SCRIPT_RUN_H_
-#define CROSSHATCH_TESTS_FSDP_SCRIPT_RUN_H_
+#ifndef CROSSHATCH_TESTS_FSDP_SCRIPT_CONFORMANCE_H_
+#define CROSSHATCH_TESTS_FSDP_SCRIPT_CONFORMANCE_H_
 
 /// \file
 /// Runs an FsdpScript on a mesh, and again on one rank that knows nothing of
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "crosshatch/comm/world.h"
 #include "crosshatch/tests/fsdp_script.h"
 
 namespace crosshatch {
@@ -38,17 +39,24 @@ struct ScriptResult {
   std::vector<Summoned> summoned;
 };
 
+/// On one rank of a mesh. \error as RunOnMesh.
+absl::StatusOr<ScriptResult> RunOnRank(const FsdpScript& script, World& world);
+
 /// By rank. \error that of the run; kInternal where a call was refused, or
 /// taken, that should not have been, or ranks differ in what was.
 absl::StatusOr<std::vector<ScriptResult>> RunOnMesh(const FsdpScript& script);
 
 /// What the ranks should have seen.
 /// \param summoned what summons gave on the mesh.
-absl::StatusOr<std::vector<ScriptResult>> RunOnOneRank(
+absl::StatusOr<std::vector<ScriptResult>> RunOracle(
     const FsdpScript& script, const std::vector<Summoned>& summoned);
 
 /// "" if both give the same; else what went wrong first.
 std::string FirstDifference(const FsdpScript& script);
+
+/// Expects that every rank sees what it should, and reports where it does not
+/// on any engine. The script summons nothing.
+void ExpectSameAsOracle(const FsdpScript& script);
 
 /// As FirstDifference, in a process of its own: a failed check is what went
 /// wrong too. No other thread runs meanwhile.
@@ -60,4 +68,4 @@ FsdpScript Smallest(FsdpScript script);
 
 }  // namespace crosshatch
 
-#endif  // CROSSHATCH_TESTS_FSDP_SCRIPT_RUN_H_
+#endif  // CROSSHATCH_TESTS_FSDP_SCRIPT_CONFORMANCE_H_

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/tests/fsdp_script.h"
-
 #include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "crosshatch/tensor/dtype.h"
+#include "crosshatch/tests/fsdp_script.h"
 
 namespace crosshatch {
 namespace {
@@ -44,13 +43,16 @@ constexpr const char* kNames[] = {"forward",
                                   "reset",
                                   "mistake",
                                   "unshard_in_backward",
-                                  "accumulate"};
+                                  "accumulate",
+                                  "forward_part",
+                                  "negate",
+                                  "expect_no_memory"};
 static_assert(std::size(kNames) == ScriptCall::kNumKinds);
 
 // How often each is drawn, in the order of the kinds.
 constexpr int kWeights[] = {16, 3, 16, 1, 8, 2, 2, 2, 4, 3, 3, 3, 4, 3, 2, 2,
                             2,  1, 1,  4, 2, 2, 3, 2, 2, 4, 2, 1, 1, 3, 2};
-static_assert(std::size(kWeights) == ScriptCall::kNumKinds);
+static_assert(std::size(kWeights) == ScriptCall::kNumRandomKinds);
 
 // At most so many Linears one after another: what they compute stays below
 // 2^24, where float32 holds every integer.
