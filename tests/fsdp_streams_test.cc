@@ -51,9 +51,9 @@ TEST(FsdpStreamsTest, ReshardsToASmallerMeshAfterForward) {
 
 TEST(FsdpStreamsTest, KeepsTensorParallelParametersWholeOnEachRank) {
   ExpectSameAsOracle(ReplicatedScenario(),
-                      {{{"replicate", 2}, {"fsdp", 1}, {"tp", 2}},
-                       {{"replicate", 3}, {"fsdp", 1}, {"tp", 2}}},
-                      3);
+                     {{{"replicate", 2}, {"fsdp", 1}, {"tp", 2}},
+                      {{"replicate", 3}, {"fsdp", 1}, {"tp", 2}}},
+                     3);
 }
 
 TEST(FsdpStreamsTest, LeavesAnIterationBetweenAnyTwoCalls) {
