@@ -405,7 +405,7 @@ def ch_rank_test(
         for suffix, way, gpus in [
             ("_on_gpus", "cuda", 1),
             ("_on_2_gpus", "cuda", 2),
-            ("_on_nccl_gpus", "nccl", 1 if NCCL_SHARES_GPUS else 8),
+            ("_on_nccl_gpus", "nccl", 1 if NCCL_SHARES_GPUS else 4 if ranks <= 4 else 8),
         ]:
             if way in engines + devices:
                 _run_on_gpus(
