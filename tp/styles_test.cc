@@ -249,7 +249,8 @@ TEST(RowwiseParallelDeathTest, SaysThatAPlainTensorWasTakenForAPart) {
                return absl::OkStatus();
              }),
       "module Linear with RowwiseParallel took the plain tensor f32.2, 20. on "
-      "cpu as the local shard of one with 40 features, placement S.-1. on .*, "
+      "[a-z:0-9]+ as the local shard of one with 40 features, placement S.-1. "
+      "on .*, "
       "and takes 20 features");
 }
 
