@@ -248,7 +248,7 @@ class BadStartTest(unittest.TestCase):
         # Each has a port, and what has been said of one keeps no other silent.
         jobs = []
         for variables, expected in [
-                ({"RANK": None}, "RANK is not set, which torchrun sets beside"),
+                ({"RANK": None}, "RANK is not set, which torchrun sets next to"),
                 ({"WORLD_SIZE": "two"}, "WORLD_SIZE=two: must be"),
                 ({"LOCAL_RANK": "9"}, "LOCAL_RANK=9: must be a rank from"),
                 ({"LOCAL_RANK": None}, "LOCAL_RANK is not set, which torchrun"),
@@ -266,7 +266,7 @@ class BadStartTest(unittest.TestCase):
     def test_srun(self):
         for variables, expected in [
                 ({"SLURM_STEP_NUM_TASKS": None, "SLURM_NTASKS": None},
-                 "SLURM_NTASKS is not set, which srun sets beside"),
+                 "SLURM_NTASKS is not set, which srun sets next to"),
                 ({"SLURM_STEP_NUM_TASKS": "0"},
                  "SLURM_STEP_NUM_TASKS=0: must be a whole number from 1 to"),
                 ({"SLURM_PROCID": "2"},

@@ -10,21 +10,20 @@
 
 namespace crosshatch {
 
-/// On which machines the ranks of a job are, whatever started them.
+/// The machines of a job's ranks, whatever started them.
 struct JobHosts {
-  /// Their names, in the order of their lowest ranks. Two machines may have one
-  /// name, and count as two.
+  /// The machines' names, in the order of their lowest ranks. Two machines with
+  /// equal names are two entries.
   std::vector<std::string> hosts;
-  /// By rank: the index in `hosts`.
+  /// The index in `hosts`, by rank.
   std::vector<int> host_of;
-  int host = 0;        ///< This rank's, in `hosts`.
-  int local_rank = 0;  ///< This rank's place among those of its host.
-  int local_size = 1;  ///< How many ranks its host has.
+  int host = 0;        ///< This rank's index in `hosts`.
+  int local_rank = 0;  ///< This rank's index among its host's ranks.
+  int local_size = 1;  ///< The number of its host's ranks.
 };
 
-/// All ranks call it at the same places; one small exchange each time. Beside
-/// it World (comm/world.h) has rank, size and this rank's device.
-/// \error what went wrong with the exchange.
+/// Exchanges the machines of all ranks. Called by all ranks of `world`.
+/// \error that of the exchange.
 absl::StatusOr<JobHosts> HostsOf(World& world);
 
 }  // namespace crosshatch

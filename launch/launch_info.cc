@@ -46,7 +46,7 @@ constexpr const char* kVariables[] = {
 constexpr int kMostRanks = 1 << 20;
 constexpr int kLargestPort = 65535;
 
-/// Reads variables of one launcher and says which is wrong.
+/// Reads the variables of one launcher; errors name the wrong one.
 class Reader {
  public:
   Reader(const Environment& environment, Launcher launcher)
@@ -63,7 +63,7 @@ class Reader {
     }
     return absl::InvalidArgumentError(absl::StrCat(
         name, found == environment_.end() ? " is not set" : " is empty",
-        ", which ", LauncherName(launcher_), " sets beside ", Seen(name),
+        ", which ", LauncherName(launcher_), " sets next to ", Seen(name),
         ": set it, or unset all of them to run alone"));
   }
 

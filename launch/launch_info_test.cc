@@ -165,11 +165,11 @@ INSTANTIATE_TEST_SUITE_P(
     Bad, LaunchInfoTest,
     testing::Values(
         Case{"MpirunWithoutASize", With(Mpi(), {{"OMPI_COMM_WORLD_SIZE", ""}}),
-             "OMPI_COMM_WORLD_SIZE is not set, which mpirun sets beside "
+             "OMPI_COMM_WORLD_SIZE is not set, which mpirun sets next to "
              "OMPI_COMM_WORLD_LOCAL_RANK=1: set it, or unset all of them to "
              "run alone"},
         Case{"MpirunWithoutARank", With(Mpi(), {{"OMPI_COMM_WORLD_RANK", ""}}),
-             "OMPI_COMM_WORLD_RANK is not set, which mpirun sets beside "
+             "OMPI_COMM_WORLD_RANK is not set, which mpirun sets next to "
              "OMPI_COMM_WORLD_LOCAL_RANK=1: set it, or unset all of them to "
              "run alone"},
         Case{"MpirunOutside", With(Mpi(), {{"OMPI_COMM_WORLD_RANK", "4"}}),
@@ -180,12 +180,12 @@ INSTANTIATE_TEST_SUITE_P(
              "1048576"},
         Case{"MpirunWithALocalRankAlone",
              With(Mpi(), {{"OMPI_COMM_WORLD_LOCAL_SIZE", ""}}),
-             "OMPI_COMM_WORLD_LOCAL_SIZE is not set, which mpirun sets beside "
+             "OMPI_COMM_WORLD_LOCAL_SIZE is not set, which mpirun sets next to "
              "OMPI_COMM_WORLD_LOCAL_RANK=1: set it, or unset all of them to "
              "run alone"},
         Case{"MpirunWithALocalSizeAlone",
              With(Mpi(), {{"OMPI_COMM_WORLD_LOCAL_RANK", ""}}),
-             "OMPI_COMM_WORLD_LOCAL_RANK is not set, which mpirun sets beside "
+             "OMPI_COMM_WORLD_LOCAL_RANK is not set, which mpirun sets next to "
              "OMPI_COMM_WORLD_LOCAL_SIZE=2: set it, or unset all of them to "
              "run alone"},
         Case{"MpirunOfFewerThanItsHost",
@@ -199,11 +199,12 @@ INSTANTIATE_TEST_SUITE_P(
              "WORLD_SIZE=2 and OMPI_COMM_WORLD_SIZE=4: two launchers disagree; "
              "unset WORLD_SIZE, or start without mpirun"},
         Case{"PlainWithoutARank", With(Plain(), {{"RANK", ""}}),
-             "RANK is not set, which a launcher of processes sets beside "
+             "RANK is not set, which a launcher of processes sets next to "
              "MASTER_ADDR=a: set it, or unset all of them to run alone"},
-        Case{"PlainWithoutASize", With(Plain(), {{"WORLD_SIZE", ""}}),
-             "WORLD_SIZE is not set, which a launcher of processes sets beside "
-             "MASTER_ADDR=a: set it, or unset all of them to run alone"},
+        Case{
+            "PlainWithoutASize", With(Plain(), {{"WORLD_SIZE", ""}}),
+            "WORLD_SIZE is not set, which a launcher of processes sets next to "
+            "MASTER_ADDR=a: set it, or unset all of them to run alone"},
         Case{"PlainWithoutAnAddress", With(Plain(), {{"MASTER_ADDR", ""}}),
              "MASTER_ADDR is not set, which a launcher of processes sets "
              "beside MASTER_PORT=29500: set it, or unset all of them to run "
@@ -213,16 +214,17 @@ INSTANTIATE_TEST_SUITE_P(
              "beside MASTER_ADDR=a: set it, or unset all of them to run alone"},
         Case{"PlainWithAnEmptyAddress",
              With(Plain(), {{"MASTER_ADDR", "EMPTY"}}),
-             "MASTER_ADDR is empty, which a launcher of processes sets beside "
+             "MASTER_ADDR is empty, which a launcher of processes sets next to "
              "MASTER_PORT=29500: set it, or unset all of them to run alone"},
-        Case{"AnAddressAlone",
-             {{"MASTER_ADDR", "a"}},
-             "WORLD_SIZE is not set, which a launcher of processes sets beside "
-             "MASTER_ADDR=a: set it, or unset all of them to run alone"},
+        Case{
+            "AnAddressAlone",
+            {{"MASTER_ADDR", "a"}},
+            "WORLD_SIZE is not set, which a launcher of processes sets next to "
+            "MASTER_ADDR=a: set it, or unset all of them to run alone"},
         Case{"PlainRankIsNoNumber", With(Plain(), {{"RANK", "x"}}),
              "RANK=x: must be a rank from 0 to 3, since WORLD_SIZE=4"},
         Case{"PlainRankIsEmpty", With(Plain(), {{"RANK", "EMPTY"}}),
-             "RANK is empty, which a launcher of processes sets beside "
+             "RANK is empty, which a launcher of processes sets next to "
              "MASTER_ADDR=a: set it, or unset all of them to run alone"},
         Case{"PlainRankIsAFraction", With(Plain(), {{"RANK", "1.5"}}),
              "RANK=1.5: must be a rank from 0 to 3, since WORLD_SIZE=4"},
@@ -243,14 +245,14 @@ INSTANTIATE_TEST_SUITE_P(
              With(Torchrun(), {{"MASTER_PORT", "65535"}}),
              "MASTER_PORT=65535: must be a whole number from 1 to 65534"},
         Case{"TorchrunWithoutARank", With(Torchrun(), {{"RANK", ""}}),
-             "RANK is not set, which torchrun sets beside LOCAL_RANK=1: set "
+             "RANK is not set, which torchrun sets next to LOCAL_RANK=1: set "
              "it, or unset all of them to run alone"},
         Case{"TorchrunLocalRankOutside",
              With(Torchrun(), {{"LOCAL_RANK", "2"}}),
              "LOCAL_RANK=2: must be a rank from 0 to 1, since "
              "LOCAL_WORLD_SIZE=2"},
         Case{"TorchrunLocalSizeAlone", With(Torchrun(), {{"LOCAL_RANK", ""}}),
-             "LOCAL_RANK is not set, which torchrun sets beside "
+             "LOCAL_RANK is not set, which torchrun sets next to "
              "LOCAL_WORLD_SIZE=2: set it, or unset all of them to run alone"},
         Case{"PlainLocalRankBeyondTheWorld",
              With(Plain(), {{"LOCAL_RANK", "4"}}),
@@ -258,16 +260,16 @@ INSTANTIATE_TEST_SUITE_P(
         Case{
             "SrunWithoutASize",
             With(Slurm(), {{"SLURM_NTASKS", ""}, {"SLURM_STEP_NUM_TASKS", ""}}),
-            "SLURM_NTASKS is not set, which srun sets beside SLURM_JOB_ID=12: "
+            "SLURM_NTASKS is not set, which srun sets next to SLURM_JOB_ID=12: "
             "set it, or unset all of them to run alone"},
         Case{"SrunOutside", With(Slurm(), {{"SLURM_PROCID", "8"}}),
              "SLURM_PROCID=8: must be a rank from 0 to 7, since "
              "SLURM_STEP_NUM_TASKS=8"},
         Case{"SrunWithoutAJob", With(Slurm(), {{"SLURM_JOB_ID", ""}}),
-             "SLURM_JOB_ID is not set, which srun sets beside "
+             "SLURM_JOB_ID is not set, which srun sets next to "
              "SLURM_LOCALID=1: set it, or unset all of them to run alone"},
         Case{"SrunWithoutHosts", With(Slurm(), {{"SLURM_STEP_NODELIST", ""}}),
-             "SLURM_STEP_NODELIST is not set, which srun sets beside "
+             "SLURM_STEP_NODELIST is not set, which srun sets next to "
              "SLURM_JOB_ID=12: set it, or unset all of them to run alone"},
         Case{"SrunWithABadListOfHosts",
              With(Slurm(), {{"SLURM_STEP_NODELIST", "n[01-04"}}),

@@ -49,6 +49,8 @@ constexpr absl::Duration kNamedWithin = absl::Seconds(10);
 /// printed where it failed.
 constexpr absl::Duration kReportedWithin = absl::Seconds(5);
 
+/// Ranks that are killed together with rank 0 end within this time.
+constexpr absl::Duration kKilledTogether = absl::Milliseconds(500);
 /// How long a rank of a failed job stays under mpirun, which at the first exit
 /// with an error discards lines that it has not forwarded yet.
 constexpr absl::Duration kForwardedWithin = absl::Milliseconds(200);
@@ -111,8 +113,8 @@ class Process {
   /// Exchanges process ids, for ReportsForHost.
   absl::Status FindHostRanks();
   /// Returns whether this process prints that rank 0 is lost: it is the host's
-  /// lowest rank that still runs. That one ends last (AwaitHost), so that each
-  /// other rank sees that it runs, whenever it notices the loss.
+  /// lowest rank that still runs in a moment. That one ends last (AwaitHost),
+  /// so that each other rank sees that it runs, whenever it notices the loss.
   bool ReportsForHost() const;
   std::vector<std::pair<int, int>> HostRanks() const;
   /// Waits, if this process has reported for its host, for the end of the
@@ -265,7 +267,7 @@ bool Process::ReportsForHost() const {
   }
   for (const auto& [rank, pid] : ranks) {
     if (rank >= info_.rank) break;
-    if (StillRuns(pid, absl::ZeroDuration())) return false;
+    if (StillRuns(pid, kKilledTogether)) return false;
   }
   return true;
 }

@@ -9,19 +9,20 @@
 
 namespace crosshatch {
 
-StartDeadline::StartDeadline(absl::Duration time, std::function<void()> say) {
+StartDeadline::StartDeadline(absl::Duration time,
+                             std::function<void()> report) {
   auto watch = StartThread(
-      "the watch over the start", [this, time, say = std::move(say)] {
+      "the watch over the start", [this, time, report = std::move(report)] {
         std::unique_lock lock(mutex_);
         changed_.wait_for(lock, WaitTime(time),
                           [this] { return is_over_ || is_hopeless_; });
         if (is_over_) return;
         lock.unlock();
-        say();
-        // Nothing that a destructor would do can be waited for.
+        report();
+        // Destructors could wait forever.
         EndProcess("");
       });
-  // A system that has no thread left fails the start by itself soon.
+  // A system without a free thread fails the start anyway.
   if (watch.ok()) watch_ = *std::move(watch);
 }
 

@@ -11,16 +11,15 @@
 
 namespace crosshatch {
 
-/// Bounds what has no bound of its own and cannot be broken off, as MPI's start
-/// and its end where another process has died: ends this process, with status
-/// 1, unless it is destroyed in time.
-/// \threadsafety Expire may be called from any thread.
+/// Ends this process with status 1 unless it is destroyed in time. Bounds calls
+/// that cannot be cancelled, such as MPI's start after another process has
+/// died. \threadsafety Expire may be called from any thread.
 class StartDeadline {
  public:
-  /// \param say is called on a thread of its own before the process ends.
-  StartDeadline(absl::Duration time, std::function<void()> say);
+  /// \param report called on another thread before the process ends.
+  StartDeadline(absl::Duration time, std::function<void()> report);
   ~StartDeadline();
-  /// What it bounds cannot end any more: as if the time were over.
+  /// Ends the process now: the call cannot return any more.
   void Expire();
   StartDeadline(const StartDeadline&) = delete;
   StartDeadline& operator=(const StartDeadline&) = delete;

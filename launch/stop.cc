@@ -27,11 +27,11 @@ std::atomic<bool> stop_agreed = false;
 std::atomic<int64_t> stop_signalled_at_ms = 0;
 std::atomic<int> stop_signal = SIGTERM;
 
-/// What tells somebody who has lost patience from a terminal and a launcher
-/// that both send the signal they got.
+/// Signals within this time are one stop: a terminal and a launcher may both
+/// send it. A later one ends the process.
 constexpr int64_t kOneStopMs = 1000;
 
-/// As a signal's handler may.
+/// Async-signal-safe.
 int64_t NowMs() {
   timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
@@ -59,9 +59,9 @@ absl::StatusOr<bool> StopRequested(World& world) {
                       world.Group("stop", world.AllRanks(),
                                   world.context().compute_stream().name()));
   CH_ASSIGN_OR_RETURN(
-      const std::vector<std::string> said,
+      const std::vector<std::string> signals,
       all->Exchange(stop_signalled.load() ? "stop" : "", "stop"));
-  const bool stops = std::any_of(said.begin(), said.end(),
+  const bool stops = std::any_of(signals.begin(), signals.end(),
                                  [](const auto& s) { return !s.empty(); });
   if (stops) stop_agreed = true;
   return stops;
@@ -102,7 +102,7 @@ EndsByStopSignal::EndsByStopSignal() {
       kill(getpid(), stop_signal);
     }
   });
-  // A system that has no thread left fails the start by itself soon.
+  // A system without a free thread fails the start anyway.
   if (thread.ok()) thread_ = *std::move(thread);
 }
 

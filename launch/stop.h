@@ -3,9 +3,9 @@
 #define CROSSHATCH_LAUNCH_STOP_H_
 
 /// \file
-/// Stopping a run by SIGTERM or SIGINT: what the end of a Slurm allocation, a
-/// preemption and Ctrl-C send. Run (launch/run.h) listens; the program asks
-/// between its steps, and all ranks get the same answer at the same step.
+/// Stopping a run by SIGTERM or SIGINT, which the end of a Slurm allocation, a
+/// preemption and Ctrl-C send. Run (launch/run.h) catches them; the program
+/// calls StopRequested between its steps, which returns the same on all ranks.
 
 #include <condition_variable>
 #include <csignal>
@@ -17,19 +17,19 @@
 
 namespace crosshatch {
 
-/// Whether any rank's process was told to stop. All ranks call it at the same
-/// places and get the same answer there; one small exchange each time. Once it
-/// was true, the rank's function is to end without an error, and the run ends
-/// with RunOptions::stop_status.
-/// \error what went wrong with the exchange.
+/// Returns whether any rank's process has received a stop signal. Called by all
+/// ranks at the same places, where it returns the same; costs one small
+/// exchange. After true the rank's function must return without an error; the
+/// run then exits with RunOptions::stop_status. \error that of the exchange.
 absl::StatusOr<bool> StopRequested(World& world);
 
-/// While there is one, a first SIGTERM or SIGINT of this process is what
-/// StopRequested tells; one that comes a second or more after it ends the
-/// process as if nobody listened. What comes before that is the same stop: a
-/// terminal signals the launcher and all it started, and the launcher again.
-/// \threadsafety at most one at a time in a process, made and destroyed while
-///     no ranks run.
+/// Catches SIGTERM and SIGINT of this process during its lifetime.
+/// StopRequested reports the first one. A signal that comes a second or more
+/// later ends the process as by default; an earlier one is the same stop,
+/// because a terminal signals the launcher and its processes, and the launcher
+/// signals them again. \threadsafety at most one in a process, created and
+/// destroyed while no ranks
+///     run.
 class StopSignals {
  public:
   StopSignals();
@@ -37,7 +37,7 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  /// Whether StopRequested has been true.
+  /// Returns whether StopRequested has returned true.
   bool was_agreed() const;
 
  private:
@@ -46,10 +46,9 @@ class StopSignals {
 };
 
 /// Ends the process by a stop signal that StopSignals has caught, about a
-/// second after it: what the job fails with at the same time, as when mpirun
-/// signals its processes because one has ended, can be printed till then. For
-/// as long as there is one: before a rank's function runs, there is nothing to
-/// save.
+/// second after it, during its lifetime: before a rank's function runs there is
+/// nothing to save. Until then the job's error can be printed, for example if
+/// mpirun signals its processes because one has ended.
 class EndsByStopSignal {
  public:
   EndsByStopSignal();
