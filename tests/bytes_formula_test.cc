@@ -225,7 +225,7 @@ TrainOptions OptionsOf(const Case& c) {
   options.beta2 = 0.95;
   options.eps = 1e-8;
   options.clip_norm = 1;
-  options.run.timeout = absl::Minutes(2);
+  options.run.job.timeout = absl::Minutes(2);
   options.dtype = c.dtype;
   return options;
 }

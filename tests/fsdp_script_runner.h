@@ -223,7 +223,7 @@ class ScriptRunner {
  private:
   absl::Status Reset() {
     losses_ = 0;
-    pending_ = gathered_ = unsettled_ = event_armed_ = false;
+    pending_ = unreduced_ = gathered_ = unsettled_ = event_armed_ = false;
     return ResetIteration();
   }
 
@@ -234,6 +234,7 @@ class ScriptRunner {
 
   void Reduced() {
     pending_ = !All(&Settings::sync) || !All(&Settings::all_reduce);
+    unreduced_ = unreduced_ || pending_;
   }
 
   absl::Status Do(const ScriptCall& call) {
@@ -275,9 +276,9 @@ class ScriptRunner {
         if (!unsettled_) ZeroGrad();
         return absl::OkStatus();
       case ScriptCall::Kind::kClipValue:
-        return unsettled_ ? absl::OkStatus() : ClipValue();
+        return unsettled_ || unreduced_ ? absl::OkStatus() : ClipValue();
       case ScriptCall::Kind::kNorm:
-        return unsettled_ ? absl::OkStatus() : Norm();
+        return unsettled_ || unreduced_ ? absl::OkStatus() : Norm();
       case ScriptCall::Kind::kCompare:
         return unsettled_ ? absl::OkStatus() : Compare();
       case ScriptCall::Kind::kSummon:
@@ -317,7 +318,7 @@ class ScriptRunner {
   void BackwardHasRun() {
     gathered_ = !last_ || !All(&Settings::reshard_after_backward);
     if (manual_) {
-      pending_ = true;
+      pending_ = unreduced_ = true;
     } else {
       unsettled_ = !last_;
       Reduced();
@@ -447,8 +448,11 @@ class ScriptRunner {
   std::vector<uint32_t> skipped_ =
       std::vector<uint32_t>(model_.parts.size(), 0);  // By part: ranks.
   int call_ = 0;
-  int losses_ = 0;          // Without their backward yet.
-  bool pending_ = false;    // Gradients may wait for a reduction.
+  int losses_ = 0;        // Without their backward yet.
+  bool pending_ = false;  // Gradients may wait for a reduction.
+  // Those of some group may, since a later backward may not reach that group;
+  // they are neither measured nor clipped then.
+  bool unreduced_ = false;
   bool gathered_ = false;   // Something may be.
   bool unsettled_ = false;  // Compute has not waited for reductions.
   bool event_armed_ = false;

@@ -69,7 +69,8 @@ class WireReader {
 
  private:
   const char* Take(size_t size) {
-    CH_CHECK(in_.size() - at_ >= size) << "a message is cut short";
+    CH_CHECK(at_ <= in_.size() && in_.size() - at_ >= size)
+        << "a message is cut short";
     const char* data = in_.data() + at_;
     at_ += size;
     return data;

@@ -225,6 +225,11 @@ absl::StatusOr<std::vector<std::string>> ProcessGroup::GatherOn(
 void ProcessGroup::Watch(std::shared_ptr<DataPlane> plane, bool blocks) {
   is_watched_ = blocks;
   job_->AddPlane(group_, std::move(plane));
+  if (!blocks) return;
+  // The collective that connects the plane is agreed on already, and issued
+  // next.
+  ProcessJob::Lock lock = job_->TakeLock();
+  group_->issuing_since = job_->RunningTime();
 }
 
 absl::Status ProcessGroup::Fail(const absl::Status& failure) {

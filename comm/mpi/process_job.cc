@@ -244,8 +244,11 @@ void ProcessJob::WatchPlanes() {
       continue;
     }
     late = moved.group;
-    what = DescribeMessage(
-        group.agreements.arrivals.message(group.me, group.agreements.round));
+    // A group of one rank agrees with nobody.
+    what = group.agreements.round < 0
+               ? "a collective"
+               : DescribeMessage(group.agreements.arrivals.message(
+                     group.me, group.agreements.round));
   }
   lock.unlock();
   if (late != nullptr && !has_failed) {

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <utility>
@@ -490,6 +491,40 @@ TEST(RunProcessTest, ADataPlaneThatHangsEndsByTheTimeout) {
     EXPECT_THAT(std::string(result.status.message()),
                 HasSubstr("the data of barrier #1 'hang' are not in place"));
   }
+}
+
+/// Runs one collective that hangs, the first and only one of a group of `size`.
+void ExpectFirstCollectiveTimesOut(int size) {
+  LoopbackWire wire({.size = size});
+  std::vector<HangingPlanes> planes(static_cast<size_t>(size));
+  const auto results = RunLoopback(
+      wire, size,
+      [size](World& world) -> absl::Status {
+        std::vector<int> ranks(static_cast<size_t>(size));
+        std::iota(ranks.begin(), ranks.end(), 0);
+        CH_ASSIGN_OR_RETURN(auto group, world.Group("x", ranks, "a"));
+        CH_RETURN_IF_ERROR(
+            Barrier(*group, world.context().SideStream("a"), "hang"));
+        return world.context().Synchronize();
+      },
+      [&](int rank) {
+        return MpiOptions{.job = {.timeout = absl::Milliseconds(300)},
+                          .planes = &planes[static_cast<size_t>(rank)]};
+      });
+  for (const ProcessResult& result : results) {
+    EXPECT_EQ(result.status.code(), absl::StatusCode::kDeadlineExceeded);
+    EXPECT_THAT(std::string(result.status.message()),
+                HasSubstr("timed out after 300ms"));
+  }
+}
+
+/// The first collective of a group connects its planes, and has a deadline.
+TEST(RunProcessTest, ADataPlaneThatHangsAtOnceEndsByTheTimeout) {
+  ExpectFirstCollectiveTimesOut(2);
+}
+
+TEST(RunProcessTest, ADataPlaneOfOneRankThatHangsEndsByTheTimeout) {
+  ExpectFirstCollectiveTimesOut(1);
 }
 
 /// Who has finished waits for the functions of the others, but not for ever.
