@@ -207,11 +207,12 @@ INSTANTIATE_TEST_SUITE_P(
             "MASTER_ADDR=a: set it, or unset all of them to run alone"},
         Case{"PlainWithoutAnAddress", With(Plain(), {{"MASTER_ADDR", ""}}),
              "MASTER_ADDR is not set, which a launcher of processes sets "
-             "beside MASTER_PORT=29500: set it, or unset all of them to run "
+             "next to MASTER_PORT=29500: set it, or unset all of them to run "
              "alone"},
-        Case{"PlainWithoutAPort", With(Plain(), {{"MASTER_PORT", ""}}),
-             "MASTER_PORT is not set, which a launcher of processes sets "
-             "beside MASTER_ADDR=a: set it, or unset all of them to run alone"},
+        Case{
+            "PlainWithoutAPort", With(Plain(), {{"MASTER_PORT", ""}}),
+            "MASTER_PORT is not set, which a launcher of processes sets "
+            "next to MASTER_ADDR=a: set it, or unset all of them to run alone"},
         Case{"PlainWithAnEmptyAddress",
              With(Plain(), {{"MASTER_ADDR", "EMPTY"}}),
              "MASTER_ADDR is empty, which a launcher of processes sets next to "
