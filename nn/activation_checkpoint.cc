@@ -50,9 +50,9 @@ absl::Status CheckOptions(const ActivationCheckpointOptions& options) {
       mesh.ToString(), "; slice one: mesh.Slice(\"tp\")"));
 }
 
-// `forward`, before whose second run the runtime on `module` hears of it: what
-// backward was through with may be freed, and an op whose gradient needs
-// nothing (a bias) is run again beside others.
+// Wraps `forward` to notify the runtime on `module` before each recomputation.
+// Backward may have freed parameters by then, and the recomputation also needs
+// those that backward does not, such as a bias.
 RecomputedFunction Announced(Module& module, RecomputedFunction forward) {
   return [&module, life = module.life(),
           forward = std::move(forward)](TensorSpan inputs) {
@@ -83,7 +83,7 @@ absl::Status CheckpointActivations(Module& module,
       return Recomputed(NameOf(module), inputs,
                         Announced(module, HoldBuffers(module, forward)));
     };
-    // Within another recomputed part that one keeps the inputs.
+    // A nested checkpoint leaves its inputs to the outer one.
     if (!split.has_value() ||
         RankContext::Current().saved_tensor_store() != nullptr) {
       return recomputed();

@@ -24,8 +24,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// Two inputs, two outputs, noise that depends on elements and steps, and
-/// another function of as many elements while it trains.
+/// Two inputs and two outputs, with noise that depends on the elements and on
+/// the step.
 class Noisy final : public Module {
  public:
   Noisy() { RegisterModule("up", up_); }
@@ -95,7 +95,7 @@ TEST(CheckpointTest, GivesTheSameBitsOfAModuleThatRunsTwice) {
 }
 
 /// A layer, noise with a state of its own and a Dropout, in a part that may be
-/// checkpointed once more.
+/// checkpointed again.
 class Stateful final : public Module {
  public:
   Stateful() {
@@ -119,7 +119,7 @@ class Stateful final : public Module {
   Linear up_{5, 5};
 };
 
-/// What a program changes of modules between forwards.
+/// State of a module that a program may change between forwards.
 struct State {
   uint64_t seed;
   uint64_t step;
@@ -128,15 +128,15 @@ struct State {
 
 struct Change {
   const char* name;
-  /// Of the first forward, of the second, and of their backwards.
+  /// States of the first forward, of the second, and of their backwards.
   State states[3];
 };
 
 class CheckpointStateTest
     : public ::testing::TestWithParam<std::tuple<Change, int>> {};
 
-// Every module of nn/ whose forward depends on state gives the bits that it
-// gives without Checkpoint, whatever became of the state before backward.
+// A checkpointed module gives the bits of the plain one, whatever its state
+// became before backward.
 TEST_P(CheckpointStateTest, IsThatOfTheForward) {
   const auto& [change, checkpointed] = GetParam();
   std::vector<std::vector<float>> gradients[2];
@@ -144,7 +144,7 @@ TEST_P(CheckpointStateTest, IsThatOfTheForward) {
     Stateful model;
     ASSERT_TRUE(model.Materialize({.seed = 1}).ok());
     if (with) {
-      // Bit by bit: the whole, the noise, the Dropout.
+      // Compare the model, the noise and the Dropout bit by bit.
       Module* const parts[] = {&model, &model.noisy(), &model.drop()};
       for (int i = 0; i < 3; ++i) {
         if ((checkpointed >> i & 1) == 0) continue;
@@ -230,7 +230,7 @@ TEST(CheckpointTest, TakesThoseThatAPredicateWants) {
   const Tensor x = Ones({4, 3}).set_requires_grad(true);
   ASSERT_TRUE(Backward(tree.Forward(x)).ok());
   EXPECT_EQ(tree.noisy().runs, 4);
-  // One that is checkpointed already: the others are left as they are.
+  // A checkpointed module is an error, and the others stay unchanged.
   const auto all = [](const Module&, const std::string&) { return true; };
   EXPECT_EQ(CheckpointActivationsIf(tree, all).code(),
             absl::StatusCode::kFailedPrecondition);

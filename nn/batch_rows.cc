@@ -16,7 +16,7 @@
 namespace crosshatch::nn {
 namespace {
 
-// Its address is the key of the rank's slot.
+// The address of this variable is the key of the rank's slot.
 constexpr char kKey = 0;
 
 struct Innermost final : RankContext::Extension {
@@ -30,7 +30,7 @@ const BatchRowsScope*& InnermostScope() {
   return static_cast<Innermost&>(*slot).scope;
 }
 
-// Whether the forward of `module`, or of one below, draws by row.
+// Returns whether the forward of `module` or of a descendant draws by row.
 bool DrawsByRow(const Module& module) {
   return module.row_randomness().has_value() ||
          std::any_of(
@@ -41,7 +41,6 @@ bool DrawsByRow(const Module& module) {
 }  // namespace
 
 RowCount* RowCount::Of(const Module& module) {
-  // No other watcher is set on modules.
   return static_cast<RowCount*>(module.forward_watcher().get());
 }
 
@@ -70,9 +69,8 @@ void RowCount::ForwardBegins(const Module& module) {
 
 void RowCount::ForwardEnds() {
   if (--depth_ > 0) return;
-  // An evaluation between the forwards of a step counts nothing.
   const bool counts = draws_ || DrawsByRow(*outermost_);
-  // No module of this rank may have drawn.
+  // Perhaps no module of this rank has drawn.
   if (counts && Of(outermost_).running < 0) {
     const BatchRows* const known = BatchRowsScope::Current();
     Note(*outermost_, known != nullptr

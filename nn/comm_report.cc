@@ -14,10 +14,10 @@
 namespace crosshatch::nn {
 namespace {
 
-// A program that runs forward for ever must not grow the list for ever.
+// Bounds the list for a program that only runs forward.
 constexpr size_t kMaxCalls = 1 << 14;
 
-// Takes a number between those of the nodes before and after.
+// A node whose only purpose is its sequence number.
 class Marker final : public Node {
  public:
   const char* name() const override { return "comm_report"; }
@@ -94,14 +94,14 @@ void CommReport::Enter(size_t module) {
 }
 
 void CommReport::Leave() {
-  // Made while the module ran, the report has not seen it start.
+  // The report was created during the call and has not seen its start.
   if (under_way_.empty()) return;
   calls_[under_way_.back()].end = Now();
   under_way_.pop_back();
 }
 
 std::optional<size_t> CommReport::ModuleOfNode(uint64_t sequence) const {
-  // The innermost of the calls around a node is the last to begin.
+  // The innermost call around a node is the last one that began.
   for (size_t i = calls_.size(); i-- > 0;) {
     if (calls_[i].begin < sequence && sequence < calls_[i].end) {
       return calls_[i].module;

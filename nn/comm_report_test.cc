@@ -42,8 +42,7 @@ class Mlp final : public Module {
   Linear down_;
 };
 
-// A layer, then the MLP twice: once as it comes, once after an Exp that needs
-// the sum.
+// A layer, then the MLP twice: its second input is an Exp, which needs the sum.
 class Net final : public Module {
  public:
   Net() : first_(4, 4) {
@@ -84,7 +83,7 @@ class Counter final : public EventSink {
   int collectives = 0;
 };
 
-// Runs `check` on two ranks with the net spread over them.
+// Runs `check` on two ranks with the net distributed over them.
 void OnTwoRanks(
     const std::function<absl::Status(World&, const DeviceMesh&, Net&)>& check,
     const JobOptions& options = {}) {
@@ -127,9 +126,8 @@ TEST(CommReport, SaysWhichModuleAndOpCommunicates) {
                  "1 collective, 32 bytes\n");
     report.Reset();
     CH_RETURN_IF_ERROR(Backward(sum));
-    // The sum that Exp asked for is due backward too, before each of the
-    // two
-    // matmuls that make gradients of `down` and its input.
+    // Exp's sum is a collective in backward, too, before each of the two
+    // matmuls for the gradients of `down` and its input.
     CH_EXPECT_EQ(report.ToString(),
                  "3 collectives, 128 bytes\n"
                  "(root): 3 collectives, 128 bytes\n"
@@ -169,7 +167,7 @@ TEST(CommReport, SumsByModuleCauseAndCollective) {
 
 TEST(CommReport, CountsForTheModuleThatRuns) {
   OnTwoRanks([](World&, const DeviceMesh& mesh, Net& net) -> absl::Status {
-    // Communication inside of a module below the root.
+    // The communication of a submodule.
     Module& mlp = *net.NamedModules()[2].module;
     CH_EXPECT_EQ(mlp.FullName(), "mlp");
     const int hook =

@@ -26,7 +26,7 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kSize = 11;
 
-// The rows of a global batch, in the order of the ranks of `data`.
+// Returns the rows of a global batch, in the order of the ranks of `data`.
 absl::StatusOr<std::vector<int64_t>> AllRows(DataPosition& position,
                                              const DeviceMesh& data,
                                              int64_t rows) {
@@ -44,8 +44,6 @@ absl::StatusOr<std::vector<int64_t>> AllRows(DataPosition& position,
   return all;
 }
 
-// A run that stops twice, within an epoch and just after one, and goes on over
-// other numbers of ranks.
 TEST(DataPosition, GoesOnWithTheRowsThatComeNextOnAnyNumberOfRanks) {
   CH_SKIP_ON(TestEngine::kMpi, "reads what other ranks wrote to its variables");
   StateDict saved;
@@ -100,7 +98,8 @@ TEST(DataPosition, RefusesAPositionInAnotherDataSet) {
   EXPECT_EQ(position.row(), 0);
 }
 
-// The order of an epoch: turned by a few rows, other ones in each epoch.
+// Returns the expected order of an epoch: a rotation by a few rows that depends
+// on the epoch.
 int64_t Turned(int64_t index) {
   return (index % kSize + 4 * (index / kSize)) % kSize;
 }
@@ -111,7 +110,7 @@ TEST(DataPosition, APermutedReaderReadsEachRowOnceAnEpoch) {
     CH_ASSIGN_OR_RETURN(Communicator * comm, MeshCommunicator(data));
     std::vector<std::string> texts;
     std::map<int64_t, std::multiset<int64_t>> read;
-    // Two epochs; the second batch crosses the border.
+    // Two epochs; the second batch contains rows of both.
     for (const int64_t rows : {7, 7, 8}) {
       CH_ASSIGN_OR_RETURN(
           texts,

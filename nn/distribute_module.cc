@@ -17,7 +17,7 @@ namespace {
 
 constexpr char kAttachment[] = "distribute_module";
 
-// That it is there says that the module's hooks are.
+// Marks a module whose hooks are installed.
 class Distributed final : public Attachment {};
 
 }  // namespace
@@ -56,7 +56,7 @@ absl::Status DistributeModule(Module& module, const DeviceMesh& mesh,
         absl::StrCat("DistributeModule: ", module.type_name(), " ",
                      module.FullName(), " is distributed already"));
   }
-  // Names the parameters, for messages.
+  // Gives the parameters the names that messages use.
   const std::vector<NamedParameter> parameters = module.NamedParameters();
   if (options.partition != nullptr) {
     for (const NamedModule& named : module.NamedModules()) {
@@ -98,7 +98,8 @@ absl::Status DistributeModule(Module& module, const DeviceMesh& mesh,
 
 namespace {
 
-// Which buffers there are with memory: what follows asks ranks about these.
+// Checks that the ranks have memory for the same buffers. The later comparisons
+// are collective over those buffers.
 absl::Status CompareMemory(const std::vector<NamedBuffer>& buffers,
                            const DeviceMesh& mesh) {
   std::string here;
@@ -116,8 +117,8 @@ absl::Status CompareMemory(const std::vector<NamedBuffer>& buffers,
       "same modules"));
 }
 
-// Of both meshes, whatever the first says: the ranks of the other one wait for
-// this one.
+// Compares on both meshes even if the first reports an error, since the ranks
+// of the other one wait.
 absl::Status CompareValues(const Buffer& buffer, const DeviceMesh& mesh) {
   const std::string what = absl::StrCat("buffer ", buffer.name());
   const Tensor& data = buffer.data();

@@ -22,7 +22,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Adds a table.
 class Table final : public Module {
  public:
   const char* type_name() const override { return "Table"; }
@@ -78,7 +77,7 @@ class Net final : public Module {
   Linear down_;
 };
 
-// Hidden units over the mesh's one axis.
+// Shards the hidden units over the mesh's one axis.
 absl::Status SplitHidden(const std::string& name, Module& module,
                          const DeviceMesh& mesh) {
   if (name != "up" && name != "down") return absl::OkStatus();
@@ -91,7 +90,7 @@ absl::Status SplitHidden(const std::string& name, Module& module,
   return absl::OkStatus();
 }
 
-// Plain tensors in and out.
+// Returns options with plain tensors as input and output.
 DistributeModuleOptions PlainOutside() {
   return {
       .partition = SplitHidden,
@@ -107,7 +106,7 @@ DistributeModuleOptions PlainOutside() {
   };
 }
 
-// The output, then the gradients.
+// Returns the output followed by the gradients.
 using Values = std::vector<std::vector<float>>;
 absl::StatusOr<Values> OutputAndGradients(Net& net) {
   const Tensor output = net.Forward(SmallIntegers({4, 5}, 9));
@@ -136,7 +135,7 @@ TEST(DistributeModule, ComputesWhatOneRankComputes) {
 
 TEST(DistributeModule, ReplicatesWhatThePartitionLeaves) {
   OnMesh({{"dp", 2}, {"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
-    // Without memory: only each rank's part is ever made.
+    // Without memory, so that a rank only ever allocates its shards.
     Net net(/*filled=*/false);
     CH_RETURN_IF_ERROR(DistributeModule(net, mesh));
     for (Parameter* p : net.Parameters()) {

@@ -37,13 +37,13 @@ namespace {
 
 constexpr int kFirst = 0;
 
-/// Appends a field to what ranks tell one another.
+/// Appends a field to a message to the other ranks.
 void Put(absl::string_view field, std::string& blob) {
   absl::StrAppend(&blob, field.size(), ":", field);
 }
 void Put(int64_t number, std::string& blob) { Put(absl::StrCat(number), blob); }
 
-/// Takes the fields in their order.
+/// Reads the fields of a message in order.
 class Fields {
  public:
   explicit Fields(absl::string_view blob) : left_(blob) {}
@@ -66,7 +66,7 @@ class Fields {
   absl::string_view left_;
 };
 
-/// The first error of any rank, on all of them.
+/// Returns the first error of any rank on all ranks.
 absl::Status AgreeOn(Communicator& comm, const absl::Status& own,
                      const std::string& label) {
   std::string blob;
@@ -91,14 +91,15 @@ uint64_t HashOf(const std::string& text) {
   return HashBytes(text.size(), text.data(), static_cast<int64_t>(text.size()));
 }
 
-/// What this rank holds of a tensor of which other ranks may hold a copy.
+/// A local part of which other ranks may hold replicas.
 struct HeldCopy {
   Box box;
   std::string hash;
 };
 
-/// Nothing of other tensors, of summands, of which ranks hold different ones,
-/// and where the rank holds nothing.
+/// Returns nothing if there is no replica to compare: for other kinds of
+/// tensors, for Partial ones, for tensors that differ between ranks, and for
+/// empty local parts.
 std::optional<HeldCopy> CopyOf(const Tensor& tensor, int world_size) {
   HeldCopy copy = {WholeBox(tensor.sizes()), ""};
   if (tensor.is_distributed()) {
@@ -134,7 +135,8 @@ HeldCopy TakeCopy(Fields& said) {
   return copy;
 }
 
-/// Whether the two cannot be of one tensor; `why` is set to how they differ.
+/// Returns whether the two cannot be parts of one tensor, and sets `why` to the
+/// difference.
 bool Contradict(const HeldCopy& a, const HeldCopy& b, std::string& why) {
   if (a.box == b.box) {
     why = " holds other values than";
@@ -144,8 +146,8 @@ bool Contradict(const HeldCopy& a, const HeldCopy& b, std::string& why) {
   return a.box.ndim() != b.box.ndim() || !Intersect(a.box, b.box).empty();
 }
 
-/// Finds the first name that one of two ranks lacks, of lists in order that
-/// differ.
+/// Returns an error with the first name that only one of two ranks has. The
+/// lists are in order and differ.
 absl::Status NameThatDiffers(const std::string& what, int first_rank,
                              const std::string& first, int other_rank,
                              const std::string& other) {
@@ -167,7 +169,7 @@ absl::Status NameThatDiffers(const std::string& what, int first_rank,
       of_first.count(alone[0]) > 0 ? first_rank : other_rank, " alone"));
 }
 
-/// The world rank of index kFirst.
+/// Returns the world rank of index kFirst.
 int FirstRankOf(const World& world) { return world.AllRanks()[kFirst]; }
 
 bool IsOn(const DeviceMesh& mesh, int rank) {
@@ -175,13 +177,13 @@ bool IsOn(const DeviceMesh& mesh, int rank) {
   return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
 
-/// `tensor` on the only rank of `first`; undefined on the others.
+/// Returns `tensor` on the only rank of `first`, and an undefined tensor on the
+/// others.
 Tensor OnFirstRank(const Tensor& tensor, const DeviceMesh& first) {
   const bool is_first = first.coordinate().has_value();
   if (!tensor.is_distributed()) return is_first ? tensor : Tensor();
   const DeviceMesh& mesh = MeshOf(tensor);
-  // A tensor that other slices of a mesh hold too comes from the slice that the
-  // first rank is on.
+  // If several slices hold the tensor, the slice of the first rank sends it.
   if (!IsOn(mesh, first.layout().ranks()[0])) return Tensor();
   const CrossMeshTensor moved = RedistributeAcross(
       CrossMeshTensor(tensor),
@@ -194,8 +196,8 @@ Tensor OnFirstRank(const Tensor& tensor, const DeviceMesh& first) {
   return moved.present() ? LocalTensor(moved.tensor()) : Tensor();
 }
 
-/// Appends what a rank without the values must know of an entry: its kind and
-/// value, or its dtype and sizes. A number goes by its bits.
+/// Appends the kind of an entry and its value, or its dtype and sizes. A
+/// floating-point number is sent as its bits.
 void Describe(const StateValue& value, std::string& blob) {
   Put(static_cast<int64_t>(value.index()), blob);
   if (const auto* tensor = std::get_if<Tensor>(&value)) {
@@ -229,7 +231,7 @@ StateValue TakeValue(const std::string& name, Fields& said) {
   }
 }
 
-/// Rank 0's state; on the others with tensors that have no memory.
+/// Returns rank 0's state. On other ranks its tensors have no memory.
 absl::StatusOr<StateDict> FromFirst(Communicator& comm,
                                     const StateDict& saved) {
   std::string own;
@@ -250,7 +252,7 @@ absl::StatusOr<StateDict> FromFirst(Communicator& comm,
   return state;
 }
 
-/// "f32[3, 2]", of the whole tensor.
+/// Returns text such as "f32[3, 2]" with the global shape.
 std::string Shaped(const Tensor& tensor) {
   return absl::StrCat(Name(tensor.dtype()), ToString(tensor.sizes()));
 }
@@ -276,7 +278,7 @@ absl::Status CheckFits(const World& world, const std::string& name,
   return absl::OkStatus();
 }
 
-/// Puts the values of `from`, which fit, into `to`.
+/// Copies the values of `from` into `to`, which has the same shape.
 absl::Status Fill(World& world, Communicator& comm, const Tensor& to,
                   const Tensor& from, const RestoreFullOptions& options) {
   Tensor part = from;
@@ -298,8 +300,8 @@ absl::Status Fill(World& world, Communicator& comm, const Tensor& to,
   return absl::OkStatus();
 }
 
-/// Replaces the small values of `state`, and compares the tensors, with those
-/// of `saved`.
+/// Replaces the values in `state` that are no tensors by those of `saved`, and
+/// compares the tensors.
 absl::Status TakeValues(const World& world, const StateDict& saved,
                         const RestoreFullOptions& options, StateDict& state) {
   for (const auto& [name, value] : state.entries()) {
@@ -342,13 +344,14 @@ absl::Status CheckCopies(Communicator& comm, const std::string& what,
                       comm.Exchange(own, absl::StrCat(what, ": copies")));
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (Fields(all[rank]).Text() == Fields(all[0]).Text()) continue;
-    // All ranks know that, so all of them meet again.
+    // All ranks know of the difference, so all of them enter the exchange.
     CH_ASSIGN_OR_RETURN(const std::vector<std::string> lists,
                         comm.Exchange(names, absl::StrCat(what, ": names")));
     return NameThatDiffers(what, comm.world_ranks()[0], lists[0],
                            comm.world_ranks()[rank], lists[rank]);
   }
-  // By name each box that is held, with the rank that holds it first.
+  // For each name, the boxes that ranks hold, each with the first rank that
+  // holds it.
   std::map<std::string, std::vector<std::pair<size_t, HeldCopy>>> seen;
   for (size_t rank = 0; rank < all.size(); ++rank) {
     Fields said(all[rank]);
@@ -399,7 +402,8 @@ absl::Status VisitFullState(World& world, const StateDict& state,
                        : OnFirstRank(*tensor, first);
     CH_RETURN_IF_ERROR(context.status());
     if (!holds || !status.ok()) continue;
-    // One that lay whole on this rank already is no tensor of the visitor's.
+    // A tensor that was whole on this rank is still the model's: give the
+    // visitor a copy.
     if (whole.storage() == LocalTensor(*tensor).storage()) whole = Clone(whole);
     status = visit(name, whole);
   }

@@ -27,7 +27,7 @@ namespace {
 using ::testing::HasSubstr;
 using Values = std::map<std::string, std::vector<double>>;
 
-/// A model, its optimizer and a step, on a mesh or, without one, plain.
+/// A model, its optimizer and a step, on a mesh or plain.
 class TestRun {
  public:
   explicit TestRun(const DeviceMesh* mesh) {
@@ -45,7 +45,7 @@ class TestRun {
   AdamW& optimizer() { return optimizer_; }
   CombinedState& state() { return state_; }
 
-  /// Updates by gradients of 1, 2 and so on.
+  /// Takes a step with gradients of 1, 2 and so on.
   absl::Status Step() {
     ++step_;
     rate_ /= 3;
@@ -73,7 +73,7 @@ class TestRun {
                         {"values", &values_}}};
 };
 
-/// All tensors of a run, whole, as `holder` holds them.
+/// Gathers all tensors of a run, as `holder` has them.
 absl::StatusOr<StateDict> Whole(World& world, TestRun& run,
                                 StateHolder holder) {
   CH_ASSIGN_OR_RETURN(const StateDict state, run.state().State());
@@ -102,7 +102,7 @@ Values ValuesOf(const StateDict& whole) {
   return values;
 }
 
-/// The run of `steps` steps without a mesh, which each rank can do for itself.
+/// Returns the result of `steps` steps without a mesh.
 absl::StatusOr<Values> Expected(int steps) {
   TestRun run(nullptr);
   CH_RETURN_IF_ERROR(run.model().Materialize({.seed = 4}));
@@ -164,7 +164,7 @@ TEST(FullStateTest, NoRankHoldsTwoWholeTensors) {
                        : absl::InternalError("a part");
           }));
       const bool holds = holder == StateHolder::kEveryRank || world.rank() == 0;
-      // A rank without a result has a scalar in its place.
+      // A rank without a result returns a scalar instead.
       CH_EXPECT_EQ((allocator.stats().peak_total - before) / 16,
                    holds ? kBytes / 16 : 0)
           << "rank " << world.rank();
@@ -234,7 +234,7 @@ TEST(FullStateTest, RefusesSlicesThatHoldOtherValues) {
   });
 }
 
-// As where tensor parallelism replicates what FSDP shards, and ranks drift.
+// Tensor parallelism may replicate what FSDP shards, and ranks may drift apart.
 TEST(FullStateTest, RefusesReplicasOfAShardThatHoldOtherValues) {
   OnMesh({2, 2}, [](const DeviceMesh& mesh) -> absl::Status {
     const Layout rows = Layout::Replicated(mesh.layout(), 1).WithShard(0, 0);
@@ -252,13 +252,13 @@ TEST(FullStateTest, RefusesReplicasOfAShardThatHoldOtherValues) {
         std::string(visit((*mesh.coordinate())[1]).message()),
         HasSubstr("the full state: \"w\" [0:2] on rank 1 holds other values "
                   "than on rank 0"));
-    // Shards are nobody's copies.
+    // Shards have no replicas.
     CH_RETURN_IF_ERROR(visit((*mesh.coordinate())[0]));
     return absl::OkStatus();
   });
 }
 
-// One slice is of two ranks, the other of one.
+// One slice has two ranks, the other one.
 TEST(FullStateTest, RefusesSlicesThatAreCutOtherwise) {
   OnMesh({3}, [](const DeviceMesh& all) -> absl::Status {
     World& world = all.world();
@@ -315,7 +315,7 @@ TEST(FullStateTest, ConvertsWhereItIsTold) {
   });
 }
 
-// A stage's mesh may be one of the job's world, of which rank 0 is not on it.
+// Rank 0 of the job is not on the mesh of the second stage.
 TEST(FullStateTest, RestoresAStageFromItsFirstRank) {
   OnMesh({3}, [](const DeviceMesh& all) -> absl::Status {
     CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,

@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-/// x * buffer, after adding 1 to the buffer where `writes`.
+/// Computes x * buffer. If `writes`, adds 1 to the buffer first.
 class Scaled final : public Module {
  public:
   explicit Scaled(bool writes) : writes_(writes) {}

@@ -23,20 +23,20 @@ namespace {
 using Fan = Initializer::Fan;
 using Kind = Initializer::Kind;
 
-// Counters that other draws of the same name leave free: FillNormal and
-// FillUniform count their streams from 0.
+// A range of counters that other draws of the same name do not use: FillNormal
+// and FillUniform count from 0.
 constexpr uint64_t kElementStreams = uint64_t{1} << 63;
 
 double NormalBelow(double z) { return 0.5 * std::erfc(-z / std::sqrt(2.0)); }
 
-// The part of the normal distribution that lies within the bounds.
+// Returns the probability that a normal sample is within the bounds.
 double PartWithin(const Initializer& initializer) {
   return NormalBelow((initializer.high - initializer.mean) /
                      initializer.stddev) -
          NormalBelow((initializer.low - initializer.mean) / initializer.stddev);
 }
 
-// What the spread is divided by.
+// Returns the divisor of the standard deviation.
 double SpreadDivisor(ShapeView sizes, Fan fan) {
   if (fan == Fan::kNone) return 1;
   int64_t each = 1;
@@ -53,8 +53,8 @@ Tensor Float32Like(const Tensor& tensor) {
   return MakeDTensorLike(tensor, Empty(LocalTensor(tensor).sizes(), kFloat32));
 }
 
-// Draws until hardly one element in 2^40 is outside, the same number of times
-// for each; the bound takes what is.
+// Draws again until about one element in 2^40 is outside, equally often for
+// each element. The rest is clamped.
 void FillTruncated(const Tensor& tensor, const Initializer& initializer,
                    uint64_t seed, const std::string& name) {
   const auto rounds = static_cast<uint64_t>(

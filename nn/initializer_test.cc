@@ -34,15 +34,16 @@ std::vector<double> Fill(const Shape& sizes, const Initializer& initializer,
   return t.ToVector<double>();
 }
 
-/// Standard deviation around `mean`.
+/// Returns the standard deviation around `mean`.
 double Spread(const std::vector<double>& values, double mean = 0) {
   double squares = 0;
   for (double v : values) squares += (v - mean) * (v - mean);
   return std::sqrt(squares / static_cast<double>(values.size()));
 }
 
-// Of n samples the variance is off by five of its standard deviations at most:
-// sqrt((kurtosis - 1) / n) of it, kurtosis at most 3; the root by half as much.
+// Returns five standard deviations of the sample variance of n samples, which
+// is off by sqrt((kurtosis - 1) / n), as an error of the standard deviation.
+// The kurtosis is at most 3, and the root halves the error.
 double Bound(double stddev, size_t n) {
   return stddev * 5 * std::sqrt(2.0 / static_cast<double>(n)) / 2;
 }
@@ -52,8 +53,7 @@ TEST(InitializerTest, FillsWithConstants) {
   EXPECT_THAT(Fill({2}, init::Constant(7), kInt64), Each(7));
 }
 
-// The spreads that the names stand for; a weight of 60 outputs and 20 inputs of
-// 3 elements.
+// The scales of a weight with 60 outputs and 20 inputs of 3 elements.
 TEST(InitializerTest, FansAreThoseOfTheGlobalShape) {
   const Shape sizes = {60, 20, 3};
   const struct {
@@ -81,7 +81,8 @@ TEST(InitializerTest, FansAreThoseOfTheGlobalShape) {
         << c.name;
     const auto [low, high] = std::minmax_element(values.begin(), values.end());
     if (c.largest == 0) continue;
-    // Of 3600 even values one is near either end but for 1 in 10^15.
+    // One of 3600 uniform samples is near either end, except with probability
+    // 1e-15.
     EXPECT_LE(std::max(-*low, *high), c.largest * (1 + 1e-6)) << c.name;
     EXPECT_GE(std::min(-*low, *high), c.largest * 0.98) << c.name;
   }
@@ -89,7 +90,7 @@ TEST(InitializerTest, FansAreThoseOfTheGlobalShape) {
               Bound(0.5, 3600));
 }
 
-// Of a standard normal within two deviations: 0.774 of the variance.
+// A standard normal truncated at two deviations has 0.774 of its variance.
 TEST(InitializerTest, TruncatesByDrawingAnew) {
   const std::vector<double> values =
       Fill({100, 100}, init::TruncatedNormal(0.5, 1, 0, 2));
@@ -98,7 +99,7 @@ TEST(InitializerTest, TruncatesByDrawingAnew) {
   EXPECT_LE(*high, 2);
   const double stddev = 0.5 * std::sqrt(0.77374);
   EXPECT_NEAR(Spread(values, 1), stddev, Bound(stddev, values.size()));
-  // What lay outside is not gathered at the bounds.
+  // Samples outside are drawn again, not moved to the bounds.
   EXPECT_EQ(std::count(values.begin(), values.end(), 0.0) +
                 std::count(values.begin(), values.end(), 2.0),
             0);
@@ -170,7 +171,7 @@ TEST(InitializerTest, RefusesWhatDoesNotFit) {
               HasSubstr("nothing even between 1 and -1"));
   EXPECT_THAT(message_of({3}, kFloat32, init::Normal(-0.5)),
               HasSubstr("standard deviation -0.5"));
-  // Materialize says so before anything is done.
+  // Materialize reports the error before it fills anything.
   Parameter good({2}, kFloat32, init::Constant(1));
   Parameter bad({2}, kFloat32, init::KaimingUniform());
   good.set_name("good");
@@ -180,7 +181,8 @@ TEST(InitializerTest, RefusesWhatDoesNotFit) {
   EXPECT_FALSE(good.has_memory());
 }
 
-// Fills a parameter by each initializer and returns the peaks of all classes.
+// Fills a parameter by each initializer and returns the memory peaks of all
+// classes.
 std::vector<std::vector<int64_t>> PeaksOfFilling(bool calls) {
   std::vector<std::vector<int64_t>> peaks;
   Allocator& allocator = RankContext::Current().allocator();

@@ -29,8 +29,8 @@ namespace {
 
 using Reduction = CrossEntropyLossOptions::Reduction;
 
-// `t` with its pending reductions done: asked for here, so no implicit
-// redistribution.
+// Reduces pending sums of `t` explicitly, so that no implicit redistribution is
+// reported.
 Tensor Settled(const Tensor& t) {
   if (!t.is_distributed() || !LayoutOf(t).is_partial()) return t;
   Layout layout = LayoutOf(t);
@@ -42,15 +42,16 @@ Tensor Settled(const Tensor& t) {
   return Redistribute(t, layout);
 }
 
-// Of the rows of tensors in `layout`, whose last dim is that of classes.
+// Returns the layout of the rows of tensors in `layout`, whose last dim is the
+// classes.
 Layout RowsLayout(const Layout& layout) {
   std::vector<DimSharding> dims(layout.dims().begin(), layout.dims().end() - 1);
   return Layout(layout.mesh(), std::move(dims));
 }
 
-// For each row with all of its classes sum_c w_c (x_target - x_c): what is
-// here of it, where logits [..., n] are the classes from `first` on of
-// `classes`. `total` is the sum of all weights.
+// Returns for each row this rank's summand of sum_c w_c (x_target - x_c).
+// `logits` [..., n] holds n of `classes` classes, beginning at `first`. `total`
+// is the sum of all weights.
 Tensor MarginHere(const Tensor& logits, const Tensor& targets,
                   const Tensor& weights, const Tensor& total, int64_t first,
                   int64_t classes) {
@@ -64,7 +65,8 @@ Tensor MarginHere(const Tensor& logits, const Tensor& targets,
   return Sub(Mul(of_target, total), of_all);
 }
 
-// The same of whole tensors. On split logits each rank works on its classes.
+// Returns the same for whole tensors. If logits are split, each rank computes
+// its classes.
 Tensor Margin(const Tensor& logits, const Tensor& targets,
               const Tensor& weights, const Tensor& total) {
   const int64_t classes = logits.sizes().back();
@@ -99,11 +101,12 @@ Tensor Margin(const Tensor& logits, const Tensor& targets,
   return Settled((*margin)[0]);
 }
 
-// What the loss needs of the targets.
+// The inputs that the loss derives from the targets.
 struct Targets {
-  Tensor indices;  // Ignored ones are 0.
-  Tensor counts;   // Bool; undefined where none can be ignored.
-  Tensor weights;  // Of their classes, 0 of ignored ones; undefined for 1.
+  Tensor indices;
+  Tensor counts;   // Bool; undefined if none can be ignored.
+  Tensor weights;  // Weights of the target classes, 0 if ignored; undefined for
+                   // all 1.
 };
 
 Targets Prepare(const Tensor& targets, const Tensor& like, DType dtype,
@@ -159,7 +162,7 @@ Tensor IndexLosses(const Tensor& logits, const Tensor& targets,
   return Add(losses, Where(prepared.counts, margin, Full({}, 0, dtype)), share);
 }
 
-// With q_c = w_c p_c, p smoothed: sum_c q_c (lse - x_c).
+// With q_c = w_c p_c and smoothed p: sum_c q_c (lse - x_c).
 Tensor ProbabilityLosses(const Tensor& logits, const Tensor& targets,
                          const CrossEntropyLossOptions& options) {
   const DType dtype = StatisticsDType(logits.dtype());
@@ -205,8 +208,8 @@ void CheckOptions(const Tensor& logits, const Tensor& targets,
       << "another";
 }
 
-// The sum over the ranks of `mesh` of what each has in `t`, of one element, as
-// a plain tensor outside of the graph.
+// Returns the sum over the ranks of `mesh` of the one-element tensors `t`, as a
+// plain tensor without gradient.
 Tensor SumOver(const Tensor& t, const DeviceMesh& mesh) {
   const NoGrad no_grad;
   const Tensor here = LocalTensor(Settled(t));
@@ -219,8 +222,8 @@ Tensor SumOver(const Tensor& t, const DeviceMesh& mesh) {
       MakeDTensor(here, mesh, summands, here.sizes()), replicated));
 }
 
-// `divisor`, or NaN where it is 0: on a mesh the quotient is a sum of one
-// quotient from each rank, of which some would be infinite and some NaN.
+// Returns `divisor`, or NaN if it is 0. On a mesh the loss sums one quotient
+// per rank, some of which would be infinite and some NaN.
 Tensor NanForZero(const Tensor& divisor) {
   const NoGrad no_grad;
   const DType dtype = divisor.dtype();
@@ -237,7 +240,8 @@ Tensor CrossEntropyLoss(const Tensor& logits, const Tensor& targets,
   const bool probabilities = IsFloatingPoint(targets.dtype());
   const bool plain_form = !probabilities && options.label_smoothing == 0 &&
                           !options.class_weights.defined();
-  // The mean of split rows would settle its divisor without being asked.
+  // Not for the mean of distributed rows, because CrossEntropy reduces its
+  // divisor implicitly.
   if (plain_form && !options.mean_over.has_value() &&
       (!logits.is_distributed() || options.reduction != Reduction::kMean)) {
     return CrossEntropy(

@@ -39,7 +39,7 @@ struct Golden {
   std::vector<double> losses;
   double sum;
   double mean;
-  std::vector<double> gradient;  // Of the mean.
+  std::vector<double> gradient;
 };
 
 const std::vector<Golden>& Goldens() {
@@ -216,7 +216,7 @@ const std::vector<Golden>& Goldens() {
   return goldens;
 }
 
-// The values above have 13 digits, and are below 15.
+// The expected values are below 15 and have 13 digits.
 constexpr double kTolerance = 1e-11;
 
 Tensor Logits() {
@@ -260,7 +260,6 @@ void PrintTo(const Golden& golden, std::ostream* out) { *out << golden.name; }
 
 class CrossEntropyLossTest : public ::testing::TestWithParam<Golden> {
  protected:
-  // All reductions, and the gradient of the mean.
   static absl::Status Check(const Tensor& logits, const Tensor& targets) {
     const Golden& golden = GetParam();
     const Tensor x = logits.Detach().set_requires_grad(true);
@@ -283,8 +282,7 @@ TEST_P(CrossEntropyLossTest, IsPyTorchs) {
   EXPECT_TRUE(Check(Logits(), TargetsOf(GetParam())).ok());
 }
 
-// Rows, classes or both are split, or nothing is; 5 rows and 4 classes on 2 and
-// 3 ranks.
+// Splits rows, classes, both or neither: 5 rows and 4 classes on 2 and 3 ranks.
 TEST_P(CrossEntropyLossTest, IsThatOfOneRankOnAnyMesh) {
   for (const MeshAxes& axes :
        {MeshAxes({{"tp", 3}}), MeshAxes({{"dp", 2}, {"tp", 2}}),
@@ -302,7 +300,7 @@ TEST_P(CrossEntropyLossTest, IsThatOfOneRankOnAnyMesh) {
         const Tensor logits = DistributeTensor(Logits(), mesh, layout);
         const Tensor targets = TargetsOf(GetParam());
         CH_RETURN_IF_ERROR(Check(logits, targets));
-        // Targets that lie as the rows do.
+        // The targets have the layout of the rows.
         Layout rows = Layout::Replicated(mesh.layout(), targets.ndim());
         for (const int axis : layout.axes_of_dim(0)) {
           rows = rows.WithShard(axis, 0);
@@ -315,8 +313,8 @@ TEST_P(CrossEntropyLossTest, IsThatOfOneRankOnAnyMesh) {
   }
 }
 
-// Logits [batch, tokens, classes], each of which an axis splits; of the batch
-// or of the tokens there is one, so that ranks have no rows.
+// Logits [batch, tokens, classes] with one mesh axis per dim. Batch or tokens
+// have size 1, so some ranks have no rows.
 TEST_P(CrossEntropyLossTest, IsThatOfOneRankOnThreeAxes) {
   OnMesh(
       {{"dp", 2}, {"sp", 2}, {"tp", 2}},
@@ -347,9 +345,9 @@ TEST_P(CrossEntropyLossTest, IsThatOfOneRankOnThreeAxes) {
       });
 }
 
-// The batch is split over fsdp as plain tensors: 3 rows and 2, of which one is
-// ignored. The mean is that of all rows, on every rank, and gradients are those
-// that FullyShard divides.
+// The batch is split over fsdp as plain tensors, 3 rows and 2, one of them
+// ignored. The mean is over all rows, and gradients are scaled for FullyShard
+// to divide.
 TEST_P(CrossEntropyLossTest, TakesTheMeanOverAnAxis) {
   OnMesh({{"fsdp", 2}, {"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
     const Golden& golden = GetParam();
@@ -380,8 +378,8 @@ INSTANTIATE_TEST_SUITE_P(Goldens, CrossEntropyLossTest,
                          ::testing::ValuesIn(Goldens()),
                          [](const auto& info) { return info.param.name; });
 
-// The classes of all targets weigh nothing: with smoothing the other classes
-// still add to the sum, which some ranks have parts of and some have not.
+// All target classes have weight zero. With smoothing the other classes still
+// add to the sum, of which only some ranks have a part.
 TEST(CrossEntropyLossZeroWeightsTest, GivesNanOnAnyMesh) {
   for (const double smoothing : {0.0, 0.3}) {
     const auto loss = [&](const Tensor& logits,
@@ -424,7 +422,7 @@ TEST(CrossEntropyLossTypesTest, TakesIndicesOfEachKindAndHalfFloats) {
         CrossEntropyLoss(Zeros({2, 3}, kBFloat16), targets,
                          {.label_smoothing = 0.5, .class_weights = weights});
     EXPECT_EQ(loss.dtype(), kFloat32);
-    // (0.5 * 2 + 0.5 / 3 * 6) log 3 for each row, over weights of 2.
+    // (0.5 * 2 + 0.5 / 3 * 6) log 3 per row, divided by weights of 2.
     EXPECT_NEAR(loss.ToVector<float>()[0], std::log(3.0), 1e-6);
   }
 }
@@ -448,7 +446,7 @@ TEST(CrossEntropyLossDeathTest, NamesWhatDoesNotFit) {
 
 TEST(MeanOverBatchTest, TakesSumsAndCountsOfEachType) {
   OnMesh({{"data", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
-    // The mean is (40000 + 40000) / (1 + 3); in float16 40000 * 2 is infinite.
+    // The mean is (40000 + 40000) / (1 + 3). In float16 40000 * 2 is infinite.
     const int64_t rank = mesh.world().rank();
     const int64_t rows = 1 + 2 * rank;
     for (const DType dtype : {kBFloat16, kFloat16, kFloat32, kFloat64}) {

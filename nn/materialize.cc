@@ -19,7 +19,8 @@
 namespace crosshatch::nn {
 namespace {
 
-// What is filled on one mesh, and by what: equal on all ranks of it.
+// Describes the parameters of one mesh and their initializers. All ranks of the
+// mesh must return equal text.
 std::string Describe(absl::Span<Parameter* const> parameters,
                      const DeviceMesh& mesh,
                      const MaterializeOptions& options) {
@@ -41,8 +42,8 @@ std::string Describe(absl::Span<Parameter* const> parameters,
                       " parameters (hash ", absl::Hex(hash), ")");
 }
 
-// Each rank makes its own elements, so nothing else would show that two of them
-// make different models.
+// Compares the descriptions of all ranks, since each rank fills only its own
+// elements and nothing else would reveal different models.
 absl::Status CompareOnMesh(const DeviceMesh& mesh, const std::string& here) {
   CH_ASSIGN_OR_RETURN(const std::optional<RankDifference> differ,
                       FindRankDifference(mesh, here, "Materialize"));
@@ -68,8 +69,8 @@ absl::Status CompareRanks(absl::Span<Parameter* const> parameters,
   return absl::OkStatus();
 }
 
-// Two of one name would have the same initial values, and one place in the
-// state of an optimizer.
+// Checks that names are unique, because initial values and the optimizer's
+// state are by name.
 absl::Status CheckNamesDiffer(absl::Span<Parameter* const> parameters) {
   absl::flat_hash_map<std::string, const Parameter*> by_name;
   for (const Parameter* parameter : parameters) {
@@ -96,7 +97,7 @@ void LeaseParameters(absl::Span<Parameter* const> parameters) {
     storage.Attach(allocator.Allocate(storage.bytes(), MemoryClass::kParameter,
                                       context.current_stream()),
                    allocator.device());
-    // FSDP has named the parts of its own.
+    // FSDP named the elements of its own parameters.
     if (storage.owner() == Parameter::kNotMaterialized) {
       storage.set_parts({{0, parameter->name()}});
     }

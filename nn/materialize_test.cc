@@ -61,8 +61,8 @@ TEST(MaterializeTest, FillsByInitializer) {
   EXPECT_TRUE(none->data().ToVector<float>().empty());
 }
 
-// The bounds are five standard deviations of the mean of n samples and of
-// their variance.
+// The bounds are five standard deviations of the mean and of the variance of n
+// samples.
 TEST(MaterializeTest, NormalsAreNormal) {
   const int64_t n = 100 * 100;
   const std::vector<float> values = MakeNormal("w", {100, 100}, 7);
@@ -105,7 +105,6 @@ TEST(MaterializeTest, LeasesASharedStorageOnce) {
   EXPECT_EQ(normal->data().ToVector<float>(), MakeNormal("w", {2, 2}, 7));
 }
 
-// However a parameter lies, its elements are those of the plain one.
 TEST(MaterializeTest, ValuesAreEqualOnEveryMesh) {
   const Shape sizes = {5, 7};
   const std::vector<float> whole = MakeNormal("w", sizes, 3);

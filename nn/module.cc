@@ -44,7 +44,7 @@ void VisitBelow(Module& module, absl::flat_hash_set<const Module*>& seen,
   f(module);
 }
 
-/// What `own` gives of each module, once, named from `module`.
+/// Collects `own` of each module once, with names relative to `module`.
 template <typename Named, typename Own>
 std::vector<Named> CollectNamed(Module& module, Own own) {
   std::vector<Named> all;
@@ -80,9 +80,9 @@ void NameAll(Module& root, Own own) {
   }
 }
 
-/// Gives parameters and buffers of the whole tree their names, where one below
-/// `module` has none: from the root, so that what is tied has one name whoever
-/// asks first.
+/// Names all parameters and buffers of the tree, if one below `module` has no
+/// name. Names start at the root, so a tied parameter has one name independent
+/// of the first query.
 void NameTree(Module& module) {
   if (AllHaveNames<NamedParameter>(module, &Module::own_parameters) &&
       AllHaveNames<NamedBuffer>(module, &Module::own_buffers)) {
@@ -93,8 +93,8 @@ void NameTree(Module& module) {
   NameAll<NamedBuffer>(root, &Module::own_buffers);
 }
 
-/// Lets what was named from `module`, before a parent came, be named from the
-/// root. What has values keeps the name that they were made by.
+/// Clears names below `module` when it gets a parent. A parameter with values
+/// keeps the name that its values were drawn by.
 void ForgetNames(Module& module) {
   const auto forget = [](Parameter& entry) {
     if (!entry.has_memory()) entry.set_name({});
@@ -196,7 +196,7 @@ void Module::ForgetLabels() {
 
 TensorList Module::Call(TensorList inputs) {
   const Running running(*this, inputs);
-  // The hooks of this call are those that are there when it starts.
+  // A call runs the hooks that exist when it starts.
   if (!pre_hooks_.empty()) {
     const HookList<PreHook> hooks = pre_hooks_;
     for (const Hook<PreHook>& hook : hooks) (*hook.run)(*this, inputs);
@@ -314,7 +314,7 @@ void Module::AddForwardWrapper(ForwardWrapper wrapper) {
     forward_wrapper_ = std::move(wrapper);
     return;
   }
-  // Shared: a recomputation keeps the function that it runs again.
+  // Shared, because a recomputation keeps the function.
   forward_wrapper_ = [inner = std::make_shared<const ForwardWrapper>(
                           std::move(forward_wrapper_)),
                       outer = std::move(wrapper)](

@@ -87,7 +87,7 @@ absl::StatusOr<StateDict> ModuleState::StateToFill(
           "Module::Materialize before, for its first values"));
     }
   }
-  // No state has them, and nobody else may fill them.
+  // Non-persistent buffers: no state contains them, so nothing else fills them.
   std::vector<Parameter*> beside;
   for (const auto& [name, buffer] : module_.NamedBuffers()) {
     if (!buffer->persistent()) beside.push_back(buffer);
@@ -98,7 +98,7 @@ absl::StatusOr<StateDict> ModuleState::StateToFill(
     if (!parameter->has_memory()) leased.push_back(parameter);
   }
   LeaseParameters(filled);
-  // If they are not filled after all, no one takes them for values.
+  // NaN reveals parameters that are not filled after all.
   const NoGrad no_grad;
   for (Parameter* parameter : leased) {
     const Tensor data = WritableLocalTensor(parameter->data(), kWhat);
@@ -117,7 +117,7 @@ absl::Status ModuleState::Restore(const StateDict& state) {
     CH_RETURN_IF_ERROR(CheckFilled(state, name, parameter->data()));
     filled.push_back(WritableLocalTensor(parameter->data(), kWhat));
   }
-  // What was saved for a backward, or gathered, has other values now.
+  // Invalidates what was saved for backward or gathered.
   for (const Tensor& local : filled) BeginWrite(kWhat, local);
   return absl::OkStatus();
 }

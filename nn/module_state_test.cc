@@ -25,7 +25,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// A table, a Linear, and a head tied with the table.
+/// A table, a Linear, and a head tied to the table.
 class Tied final : public Module {
  public:
   Tied() {
@@ -76,7 +76,6 @@ TEST(ModuleStateTest, IsTheParametersByNameOnAnyMesh) {
         CH_ASSIGN_OR_RETURN(const Tensor kept, state.Get<Tensor>(name));
         CH_EXPECT_TRUE(kept.SameAs(parameter->data())) << name;
       }
-      // Of a part, from there.
       CH_ASSIGN_OR_RETURN(const StateDict part,
                           ModuleState(model.up()).State());
       CH_EXPECT_THAT(NamesOf(part), ElementsAre("bias", "weight"));
@@ -127,7 +126,7 @@ TEST(ModuleStateTest, FillsParametersThatHadNoMemory) {
   });
 }
 
-/// A parameter, a buffer that is state and one that is none.
+/// A parameter, a persistent buffer and a non-persistent one.
 class Buffered final : public Module {
  public:
   const char* type_name() const override { return "Buffered"; }
@@ -146,7 +145,7 @@ TEST(ModuleStateTest, HasPersistentBuffers) {
     ModuleState state(model);
     CH_EXPECT_THAT(MessageOf(state.State().status()),
                    HasSubstr("weight has no memory yet"));
-    // Without Materialize: what is no state has its first values.
+    // Without Materialize, the non-persistent buffer has its initial values.
     CH_ASSIGN_OR_RETURN(const StateDict to_fill,
                         state.StateToFill({"kept", "weight"}));
     CH_EXPECT_THAT(NamesOf(to_fill), ElementsAre("kept", "weight"));
@@ -163,7 +162,6 @@ TEST(ModuleStateTest, HasPersistentBuffers) {
   });
 }
 
-// A load that fails before it fills them leaves nothing that passes for values.
 TEST(ModuleStateTest, WhatAwaitsItsValuesIsNaN) {
   RunRanks(1, [](World&) -> absl::Status {
     Tied model;
@@ -189,7 +187,7 @@ TEST(ModuleStateTest, ListsNamesThatAreMissingOrUnexpected) {
                             .StateToFill({"head.weight", "up.bias"})
                             .status()),
               HasSubstr("this Tied: 2 missing (table.weight, up.weight)"));
-  // The checkpoint of a run, read as if it were of a model alone.
+  // A run's checkpoint, read as if it contained a model alone.
   EXPECT_THAT(MessageOf(ModuleState(model)
                             .StateToFill({"model.table.weight",
                                           "model.up.weight", "optimizer.step"})
@@ -199,7 +197,7 @@ TEST(ModuleStateTest, ListsNamesThatAreMissingOrUnexpected) {
                         "CombinedState({{\"model\", &state}}, "
                         "{.allow_unexpected = true})"));
   ModuleState partial(model, {.allow_missing = true, .allow_unexpected = true});
-  // What is missing would be left without values.
+  // The missing parameter would stay without values.
   EXPECT_THAT(MessageOf(partial.StateToFill({"up.bias"}).status()),
               HasSubstr("table.weight is not in the state that was kept and "
                         "has no memory yet"));

@@ -23,7 +23,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// x * scale, with a parameter that it does not use.
+/// Computes x * scale. A second parameter is unused.
 class Scale final : public Module {
  public:
   explicit Scale(double scale, std::shared_ptr<Parameter> weight = nullptr)
@@ -117,8 +117,6 @@ TEST(ModuleTest, TiedParametersCountOnce) {
   EXPECT_EQ(root.pair().first().weight(), root.pair().second().weight());
 }
 
-// Whoever asks first, the full name is that from the root and that of the first
-// module that has the parameter.
 TEST(ModuleTest, FullNamesDoNotDependOnWhoAsks) {
   Root root;
   EXPECT_THAT(Names(root.pair().second().NamedParameters()),
@@ -209,7 +207,7 @@ TEST(ModuleDeathTest, NamesAreUnique) {
                "Scale and Scale");
 }
 
-// Takes or gives other numbers of tensors than its caller does.
+// Returns other numbers of tensors than its caller expects.
 class Indexes final : public Module {
  public:
   Indexes(size_t input, size_t outputs) : input_(input), outputs_(outputs) {}
@@ -259,7 +257,7 @@ TEST(ModuleDeathTest, NamesTheModulesAndTheCountsOfAWrongIndex) {
   EXPECT_DEATH(gives_two.Call({x})[2], "\\[2\\] of a list of 2 tensors");
 }
 
-/// Makes what it has in the lines that declare it.
+/// Creates its members in their declarations.
 class Made final : public Module {
  public:
   const char* type_name() const override { return "Made"; }
@@ -301,12 +299,12 @@ TEST(ModuleTest, HasBuffers) {
   EXPECT_FALSE(made.table_.data().requires_grad());
   EXPECT_EQ(made.count_.data().dtype(), kInt64);
   EXPECT_THAT(made.count_.data().ToVector<int64_t>(), ElementsAre(0));
-  // No parameters: no optimizer sees them.
+  // Buffers are no parameters, so optimizers do not get them.
   EXPECT_EQ(made.Parameters().size(), 2u);
 }
 
-// Who asks for parameters names buffers too, and both are named anew when a
-// parent comes, unless they have values already.
+// Buffers are named with parameters. Both are renamed for a new parent, unless
+// they have values.
 TEST(ModuleTest, NamesParametersAndBuffersAtOnce) {
   class Holder final : public Module {
    public:
@@ -330,7 +328,7 @@ TEST(ModuleTest, NamesParametersAndBuffersAtOnce) {
   EXPECT_EQ(made.weight_.name(), "net.weight");
 }
 
-// A module that asks for its names as it is made, once per block of a model.
+// Queries its names in its constructor.
 class AsksForNames final : public Module {
  public:
   AsksForNames() { NamedParameters(); }
@@ -367,7 +365,7 @@ TEST(ModuleTest, RefusesEqualNames) {
   ASSERT_TRUE(first.Materialize({.seed = 1}).ok());
   Open root;
   root.RegisterModule("first", first);
-  // Of the name that the first one has kept.
+  // The first module keeps its name.
   AsksForNames second;
   root.RegisterModule("second", second);
   second.weight_.set_name("weight");

@@ -35,7 +35,7 @@ class SplitSavedStore final
     const Tensor local = LocalTensor(tensor);
     Tensor part = FindPart(local, version);
     if (!part.defined()) {
-      // Copied: a view would hold the memory of the whole.
+      // A copy, because a view would keep the whole storage alive.
       part = DistributeTensor(local, mesh_, {Shard(LongestDim(local))});
     }
     slots_.push_back({.kept = std::move(part),
@@ -75,16 +75,17 @@ class SplitSavedStore final
   struct Slot {
     Tensor kept;
     uint32_t version = 0;
-    /// What a part was copied of.
+    /// The range of storage that a shard was copied from.
     std::weak_ptr<Storage> source = {};
     int64_t offset = 0;
     Shape strides = {};
-    /// Of what `kept` is a part.
+    /// The tensor that `kept` is a shard of.
     std::optional<Whole> whole = std::nullopt;
   };
 
-  // Whether ranks along the axis have the same local part of `tensor`, of more
-  // than one element: the axes of its mesh along which they differ replicate.
+  // Returns whether ranks along the axis have equal local parts of `tensor`,
+  // with more than one element: the mesh axes along which these ranks differ
+  // are replicated.
   bool EveryRankHasIt(const Tensor& tensor) const {
     if (!tensor.is_distributed()) return false;
     const Layout& layout = LayoutOf(tensor);
@@ -113,7 +114,8 @@ class SplitSavedStore final
     return longest;
   }
 
-  // The part that is kept of what several nodes save; undefined if none is.
+  // Returns the shard that is already kept for a tensor that several nodes
+  // save, or undefined.
   Tensor FindPart(const Tensor& local, uint32_t version) const {
     for (auto slot = slots_.rbegin(); slot != slots_.rend(); ++slot) {
       if (slot->whole.has_value() && slot->kept.defined() &&

@@ -29,8 +29,8 @@ using ::testing::HasSubstr;
 constexpr int64_t kRows = 13;
 constexpr int64_t kWidth = 8;
 
-// A product that splits its output, made whole again, so that what comes in
-// and goes out every rank has alike.
+// A product with a sharded output, which is gathered again, so that input and
+// output are replicated.
 class Layer final : public Module {
  public:
   Layer() { RegisterModule("up", up_); }
@@ -88,7 +88,7 @@ int64_t Gathers(const DeviceMesh& mesh) {
   return calls;
 }
 
-// `salt`: of the rows.
+// Measures a step on rows that depend on `salt`.
 absl::StatusOr<Outcome> Measure(const DeviceMesh& mesh, Net& net,
                                 int64_t salt = 7) {
   for (Parameter* p : net.Parameters()) {
@@ -136,12 +136,12 @@ TEST_P(SplitSavedTest, KeepsPartsOfWhatIsSaved) {
     }
     CH_ASSIGN_OR_RETURN(const Outcome outcome, Measure(mesh, split));
     CH_EXPECT_EQ(outcome.values, expected.values);
-    // Three tensors, of which one is saved by both layers: the input of each
-    // product and the result of each layer.
+    // Three tensors: the input of each product and the result of each layer;
+    // both layers save one of them.
     CH_EXPECT_EQ(expected.kept_bytes - outcome.kept_bytes,
                  (3 * kRows - 4 * RowsHere(mesh)) * kRowBytes);
     CH_EXPECT_EQ(outcome.gathers - expected.gathers, 4);
-    // In one module it is kept once.
+    // A single module keeps it once.
     Net whole;
     CH_RETURN_IF_ERROR(SplitSavedActivations(whole, mesh));
     CH_ASSIGN_OR_RETURN(const Outcome of_whole, Measure(mesh, whole));
@@ -176,7 +176,7 @@ TEST_P(SplitSavedTest, KeepsPartsOfTheInputsOfRecomputedModules) {
   });
 }
 
-// Each slice for itself, beside another that has other rows.
+// Another slice has different rows.
 TEST(SplitSavedSliceTest, GathersWithinASlice) {
   OnMesh({{"dp", 2}, {"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
     CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));

@@ -16,7 +16,7 @@
 namespace crosshatch::nn {
 namespace {
 
-/// "a tensor", "an integer", ...: what `value` is.
+/// Returns the kind of `value`: "a tensor", "an integer", ...
 const char* KindOf(const StateValue& value) {
   constexpr const char* kKinds[] = {"a tensor", "an integer", "a number",
                                     "a text"};
@@ -24,7 +24,7 @@ const char* KindOf(const StateValue& value) {
   return kKinds[value.index()];
 }
 
-/// "missing 12: a, b, ...", or nothing.
+/// Appends "missing 12: a, b, ...", or nothing.
 void AppendNames(const char* what, const std::vector<std::string>& names,
                  std::vector<std::string>& parts) {
   constexpr size_t kMostNames = 10;
@@ -90,7 +90,7 @@ absl::StatusOr<T> StateDict::Get(absl::string_view name) const {
 
 namespace {
 
-// Where what is missing was kept as a part of a CombinedState.
+// Returns a hint if the missing names exist under a prefix of a CombinedState.
 std::string PrefixHint(const StateDifferences& differences) {
   if (differences.missing.empty()) return {};
   const std::string& name = differences.missing.front();
@@ -175,7 +175,7 @@ absl::StatusOr<StateDict> BoundValues::StateToFill(
 }
 
 absl::Status BoundValues::Restore(const StateDict& state) {
-  // All are looked at before the first is set.
+  // Check all of them before setting the first.
   for (const bool set : {false, true}) {
     for (const auto& [name, variable] : variables_) {
       if (state.Find(name) == nullptr && options_.allow_missing) continue;

@@ -13,7 +13,7 @@ TEST(StateDictTest, PartsComeBackByTheirPrefix) {
   ASSERT_TRUE(model.Add("weight", int64_t{3}).ok());
   StateDict all;
   ASSERT_TRUE(all.AddAll("model", model).ok());
-  // Neither is of the part "model".
+  // Neither belongs to the part "model".
   ASSERT_TRUE(all.Add("model", 0.5).ok());
   ASSERT_TRUE(all.Add("model2.weight", std::string("x")).ok());
 

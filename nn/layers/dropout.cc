@@ -37,9 +37,9 @@ absl::Status CompareOnMesh(const DeviceMesh& mesh, const std::string& here) {
 }
 
 // Compares seed and step with all ranks that share a distributed parameter of
-// `root`, which all call it; an error poisons the rank. Otherwise these ranks
-// would drop different elements of what they replicate.
-// Returns whether there was a rank to compare with.
+// `root`, since otherwise replicas drop different elements. All of these ranks
+// call it. An error poisons the rank. Returns whether there was a rank to
+// compare with.
 bool CompareSteps(Module& root, uint64_t seed, uint64_t step) {
   RankContext& context = RankContext::Current();
   std::vector<DeviceMesh> meshes;
@@ -56,17 +56,17 @@ bool CompareSteps(Module& root, uint64_t seed, uint64_t step) {
   return !meshes.empty();
 }
 
-// Spreads the bits of what it is multiplied with.
+// An odd multiplier that distributes the bits of its factor.
 constexpr uint64_t kOdd = 0x9e3779b97f4a7c15u;
 
-// Whether a runtime splits the batch of `module`, or of one around it.
+// Returns whether a runtime splits the batch of `module` or of an ancestor.
 bool IsTold(const Module& module) {
   const Module* at = &module;
   while (at != nullptr && !at->splits_batch()) at = at->parent();
   return at != nullptr;
 }
 
-// Whether one splits that of any module of the tree.
+// Returns whether a runtime splits the batch of any module of the tree.
 bool AnyIsTold(Module& module) {
   const std::vector<NamedModule> modules = RootOf(module).NamedModules();
   return std::any_of(modules.begin(), modules.end(), [](const NamedModule& m) {
@@ -74,8 +74,8 @@ bool AnyIsTold(Module& module) {
   });
 }
 
-// Compares, in the first forward, whether the ranks that have rows together
-// drop of them alike: each is told by its own program (Module::set_training).
+// Checks in the first forward that the ranks which share rows drop alike. Each
+// program sets its own mode with Module::set_training.
 void CompareModes(const Tensor& input, bool drops) {
   if (!input.is_distributed()) return;
   const DeviceMesh& mesh = MeshOf(input);
@@ -105,7 +105,7 @@ void Dropout::SetStep(uint64_t seed, uint64_t step) {
 
 Dropout::RowPlace Dropout::PlaceOfRows(const BatchRows& rows) {
   RowCount& count = *RowCount::Of(*this);
-  // Attention calls ForAttention, and may be of no module of the tree.
+  // Attention calls ForAttention and need not belong to a module of the tree.
   const bool runs_alone = count.outermost() == nullptr;
   if (runs_alone) count.ForwardBegins(*this);
   const Module* source = BatchRowsScope::CurrentSource();
@@ -156,7 +156,7 @@ Dropout::Draw Dropout::NextDraw(const Tensor& input) {
     rows.here = runs_alone ? size : RowsOf(outermost).value_or(1);
     rows.total = rows.here;
   }
-  // What a row of the batch is along the input's dim.
+  // The elements of one row of the batch along the input's dim.
   int64_t width = size;
   if (rows.here > 0) {
     CH_CHECK(size % rows.here == 0 || rows.here == rows.total)
@@ -186,7 +186,7 @@ TensorList Dropout::ForwardImpl(TensorSpan inputs) {
     return {crosshatch::Dropout(inputs[0], p_, draw.key, draw.step,
                                 draw.first_row)};
   }
-  // Rows are counted along the first dim.
+  // Dropout counts rows along dim 0.
   const Tensor dropped = crosshatch::Dropout(
       MoveDim(inputs[0], dim, 0), p_, draw.key, draw.step, draw.first_row);
   return {MoveDim(dropped, 0, dim)};

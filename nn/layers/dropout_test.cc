@@ -17,7 +17,6 @@
 namespace crosshatch::nn {
 namespace {
 
-// Two after one another.
 class Twice final : public Module {
  public:
   Twice() {
@@ -49,7 +48,6 @@ TEST(Dropout, FollowsFromSeedNameAndStep) {
   EXPECT_EQ(Draw(model, 1, 2), base);
   EXPECT_NE(Draw(model, 2, 2), base);
   EXPECT_NE(Draw(model, 1, 3), base);
-  // Drops of one are not those of the other.
   Dropout unnamed(0.5);
   EXPECT_NE(Draw(unnamed, 1, 2), Draw(model.second(), 1, 2));
 }
@@ -64,7 +62,6 @@ TEST(Dropout, IsItsInputOutsideOfTraining) {
   EXPECT_NE(Draw(model, 1, 0), std::vector<float>(64, 1));
 }
 
-// Rows that come in two forwards of a step are those of one.
 TEST(Dropout, CountsTheRowsOfAStep) {
   Twice model;
   SetDropoutStep(model, 1, 2);
@@ -79,8 +76,8 @@ TEST(Dropout, CountsTheRowsOfAStep) {
   EXPECT_EQ(got, expected);
 }
 
-// Calls one Dropout `calls` times for all rows, and one for those that are
-// positive, if there are any.
+// Calls one Dropout `calls` times on all rows, and another one on the positive
+// rows, if there are any.
 class Repeats final : public Module {
  public:
   explicit Repeats(int calls) : calls_(calls) {}
@@ -105,7 +102,6 @@ class Repeats final : public Module {
   Dropout& rare_ = Make<Dropout>("rare", 0.5);
 };
 
-// As one batch does, whatever is called again and whatever is left out.
 TEST(Dropout, CutsOfABatchDropAsTheBatchDoes) {
   const int64_t rows = 6;
   std::vector<float> values;
@@ -127,7 +123,7 @@ TEST(Dropout, CutsOfABatchDropAsTheBatchDoes) {
             model.Forward(Slice(all, 0, begin, end)).ToVector<float>();
         got.insert(got.end(), part.begin(), part.end());
         begin = end;
-        // What an evaluation between them has is no part of the step's batch.
+        // Rows of an evaluation in between do not belong to the step's batch.
         model.set_training(false);
         model.Forward(all);
         model.set_training(true);
@@ -137,7 +133,6 @@ TEST(Dropout, CutsOfABatchDropAsTheBatchDoes) {
   }
 }
 
-// Runs a module that others run too.
 class Runs final : public Module {
  public:
   explicit Runs(Module& inner) : inner_(inner) {
@@ -172,7 +167,6 @@ class Both final : public Module {
   Module& b_;
 };
 
-// No two calls of a step drop alike, whichever modules a program calls.
 TEST(Dropout, DropsOtherElementsInEachCall) {
   Dropout dropout(0.5);
   Runs first(dropout);
@@ -205,7 +199,7 @@ TEST(Dropout, TakesTheBatchAlongAnyDim) {
     const Tensor part = last.Forward(Ones({16, 4}));
     EXPECT_EQ(Transpose(part, 0, 1).ToVector<float>(),
               Slice(whole, 0, begin, begin + 4).ToVector<float>());
-    // A weight's: the same in each forward of a step.
+    // The dropout of a weight is the same in each forward of a step.
     EXPECT_EQ(of_no_batch.Forward(Ones({4, 16})).ToVector<float>(),
               Slice(whole, 0, 0, 4).ToVector<float>());
   }
@@ -234,7 +228,7 @@ TEST(Dropout, IsTheSameOnEveryMesh) {
 TEST(DropoutDeathTest, AsksForTheStep) {
   Twice model;
   EXPECT_DEATH(model.Forward(Ones({4})), "Dropout \"first\" does not know");
-  // Of no module: a call on the one that has it as a member misses it.
+  // An unregistered Dropout would not get the calls on its owner.
   Dropout unregistered(0.5);
   EXPECT_DEATH(unregistered.Forward(Ones({4})),
                "call SetDropoutStep .*register this module");

@@ -10,12 +10,13 @@
 namespace crosshatch::nn {
 namespace {
 
-// Which run of those here a choice is of.
+// Returns the index of the local run that contains a choice.
 size_t RunOf(size_t choice, size_t choices, const BatchOrder& order) {
   return choice * static_cast<size_t>(order.runs_here) / choices;
 }
 
-// How many choices an expert keeps of each run of each batch rank: as `counts`.
+// Returns how many choices each expert keeps per run and batch rank, in the
+// layout of `counts`.
 std::vector<int64_t> KeptOf(absl::Span<const int64_t> counts, size_t experts,
                             std::optional<int64_t> capacity,
                             const BatchOrder& order) {
@@ -38,7 +39,7 @@ std::vector<int64_t> KeptOf(absl::Span<const int64_t> counts, size_t experts,
   return kept;
 }
 
-// The choices by expert, those of each run cut to what `kept` says of it.
+// Returns the choices sorted by expert, each run truncated to `kept`.
 std::vector<int64_t> InOrderOfExperts(absl::Span<const int64_t> choices,
                                       absl::Span<const int64_t> kept,
                                       size_t experts, const BatchOrder& order) {
@@ -58,7 +59,7 @@ std::vector<int64_t> InOrderOfExperts(absl::Span<const int64_t> choices,
   return ordered;
 }
 
-// Of each batch rank, by expert: the sums over its runs.
+// Returns the sums over the runs of each batch rank, by expert.
 std::vector<int64_t> SumOfRuns(absl::Span<const int64_t> counts, size_t experts,
                                const BatchOrder& order) {
   const size_t of_rank = static_cast<size_t>(order.runs) * experts;

@@ -13,7 +13,7 @@ namespace {
 using Numbers = std::vector<int64_t>;
 using Runs = std::vector<std::vector<RowRun>>;
 
-// Three experts, of which rank 0 has two; two choices of each of two tokens.
+// Three experts, two of them on rank 0. Each of two tokens makes two choices.
 constexpr int64_t kExperts = 3;
 const Numbers kOfRank0 = {0, 2, 1, 2};
 const Numbers kOfRank1 = {2, 1, 2, 0};
@@ -45,7 +45,7 @@ TEST(ExpertRoutingTest, SortsByExpertAndKeepsTheOrderOfTokens) {
       RouteChoices(kOfRank0, kCounts, kExperts, Owners(0), std::nullopt);
   EXPECT_EQ(routes.kept, Numbers({0, 2, 1, 3}));
   EXPECT_EQ(routes.exchange.give, Runs({{{0, 2}}, {{2, 2}}}));
-  // Expert 0: its own row, then that of rank 1; then expert 1 alike.
+  // Expert 0: its own row, then that of rank 1; then expert 1 likewise.
   EXPECT_EQ(routes.exchange.take, Runs({{{0, 1}, {2, 1}}, {{1, 1}, {3, 1}}}));
   EXPECT_EQ(routes.offsets, Shape({0, 2, 4}));
 }
@@ -59,7 +59,8 @@ TEST(ExpertRoutingTest, WhatOneGivesIsWhatTheOtherTakes) {
   EXPECT_EQ(routes.offsets, Shape({0, 4}));
 }
 
-// Expert 2, of capacity 3, takes two of rank 0 and the first of rank 1.
+// Expert 2 has capacity 3: it takes two choices of rank 0 and the first of rank
+// 1.
 TEST(ExpertRoutingTest, DropsTheLastOfTheBatchPastTheCapacity) {
   const ExpertRoutes first =
       RouteChoices(kOfRank0, kCounts, kExperts, Owners(0), 3);
@@ -71,8 +72,8 @@ TEST(ExpertRoutingTest, DropsTheLastOfTheBatchPastTheCapacity) {
   EXPECT_EQ(second.exchange.rows_given, 3);
 }
 
-// Two rows, of each of which either rank has one token: with room for two,
-// expert 2 takes the choices of row 0, first, and none of row 1.
+// Two rows, and each rank has one token of each. With room for two, expert 2
+// takes the choices of row 0 only.
 TEST(ExpertRoutingTest, CountsTokensByRunsThatRanksSplit) {
   const BatchOrder order = {.ranks = 2, .runs_here = 2, .runs = 2};
   EXPECT_EQ(CountRuns(kOfRank0, kExperts, order), Numbers({1, 0, 1, 0, 1, 1}));
@@ -92,7 +93,6 @@ TEST(ExpertRoutingTest, RanksMayHaveFewerRuns) {
   EXPECT_EQ(CountRuns({}, kExperts, order), Numbers(9, 0));
 }
 
-// The owner of nothing still gives.
 TEST(ExpertRoutingTest, AnOwnerMayHaveNoExpert) {
   const ExpertOwners owners = {.owners = {{0, 0, 3}, {1, 3, 0}}, .self = 1};
   const ExpertRoutes routes =
@@ -102,8 +102,8 @@ TEST(ExpertRoutingTest, AnOwnerMayHaveNoExpert) {
   EXPECT_EQ(routes.offsets, Shape({0}));
 }
 
-// Half of the batch is elsewhere, with owners of its own: what it has counts
-// for the capacity and is not taken.
+// Half of the batch is on ranks with their own expert owners. Its choices use
+// capacity but are not received.
 TEST(ExpertRoutingTest, RanksOfTheBatchThatAreNoOwnersTakeRoomOnly) {
   const ExpertOwners owners = {.owners = {{1, 0, 3}}, .self = 0};
   const ExpertRoutes routes =

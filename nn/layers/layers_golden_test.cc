@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The layers with weights against PyTorch's: results and all gradients, which
-// testdata/make.py has written.
+// Compares the results and gradients of layers with weights to PyTorch's, which
+// testdata/make.py writes.
 
 #include <algorithm>
 #include <cmath>
@@ -27,7 +27,7 @@
 namespace crosshatch::nn {
 namespace {
 
-// Tensor `salt` of a layer, as make.py says.
+// Returns tensor number `salt` of a layer, by the formula in make.py.
 Tensor Fill(const Shape& sizes, int64_t salt) {
   std::vector<float> values;
   for (int64_t i = 0; i < NumElements(sizes); ++i) {
@@ -88,7 +88,7 @@ std::vector<Layer> Layers() {
 
 using Tensors = std::map<std::string, std::vector<double>>;
 
-// What PyTorch gives, by layer.
+// Returns PyTorch's tensors by layer.
 std::map<std::string, Tensors> Goldens() {
   std::ifstream file("nn/layers/testdata/layers.txt");
   std::map<std::string, Tensors> goldens;
@@ -135,8 +135,8 @@ TEST_P(LayersGoldenTest, IsThatOfPyTorch) {
     for (const double value : values) {
       largest = std::max(largest, std::abs(value));
     }
-    // Sums of at most 60 products below 1, in float32, once or of a norm in
-    // three stages.
+    // Sums of at most 60 products below 1, in float32. A norm takes three such
+    // steps.
     const double bound = 3 * 60 * 0x1p-24 * largest;
     for (size_t i = 0; i < values.size(); ++i) {
       EXPECT_NEAR(got.at(what)[i], values[i], bound) << what << " " << i;
@@ -147,7 +147,6 @@ TEST_P(LayersGoldenTest, IsThatOfPyTorch) {
 INSTANTIATE_TEST_SUITE_P(All, LayersGoldenTest, ::testing::ValuesIn(Layers()),
                          [](const auto& info) { return info.param.name; });
 
-// None is left out.
 TEST(LayersGoldenFileTest, HasTheLayersOfThisTest) {
   EXPECT_EQ(Goldens().size(), Layers().size());
 }

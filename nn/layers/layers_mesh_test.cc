@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The layers of this directory on meshes: inputs and weights that lie in all
-// the ways that their headers speak of give results and gradients of one rank,
-// and lie as the headers say; other ways are refused by name.
+// Layers with inputs and weights in every layout that their headers allow:
+// results and gradients equal those of one rank, and results have the
+// documented layout. Other layouts are refused.
 
 #include <cstdint>
 #include <functional>
@@ -30,9 +30,9 @@
 namespace crosshatch::nn {
 namespace {
 
-// Sums of at most some 100 products in other orders.
+// Sums of some 100 products in different orders.
 constexpr double kRoundings = 200;
-// And then rounded to 8 bits, which may take the neighbour.
+// Rounding to 8 bits may choose the neighbour.
 constexpr double kRoundingsOfBFloat16 = 0x1p17;
 
 std::unique_ptr<Module> MakeLayerNorm() {
@@ -65,14 +65,13 @@ struct Case {
   std::function<std::unique_ptr<Module>()> make;
   Shape sizes;
   std::vector<int> mesh;
-  /// One for each axis of the mesh, or none: replicated. Of the input, of
-  /// weights and of biases.
+  /// One placement per mesh axis, or none for replicated.
   std::vector<Placement> input;
   std::vector<Placement> weight = {};
   std::vector<Placement> bias = {};
-  /// How the result lies.
+  /// The layout of the result.
   std::string output = "";
-  /// Of channels that are split.
+  /// The unit of split channels.
   int64_t unit = 1;
   DType dtype = kFloat32;
 };
@@ -96,7 +95,7 @@ Values WholeOf(const TensorList& tensors) {
   return values;
 }
 
-// The result and all gradients.
+// Returns the result followed by all gradients.
 absl::StatusOr<TensorList> RunOn(Module& layer, Tensor x) {
   x.set_requires_grad(true);
   const Tensor y = layer.Forward(x);
@@ -231,7 +230,7 @@ INSTANTIATE_TEST_SUITE_P(
                            {},
                            {},
                            "[S(0)]"},
-                      // Split O splits the result.
+                      // A split of O splits the result.
                       Case{"conv1d_out3",
                            MakeConv1d,
                            kSound,
@@ -240,7 +239,7 @@ INSTANTIATE_TEST_SUITE_P(
                            {Shard(0)},
                            {Shard(0)},
                            "[S(1)]"},
-                      // Split channels of the input give partial sums.
+                      // Split input channels give partial sums.
                       Case{"conv1d_in2",
                            MakeConv1d,
                            kSound,
@@ -299,7 +298,7 @@ TEST(LayersMeshDeathTest, RefusesOtherSplits) {
       return RunOn(c, mesh).status();
     });
   };
-  // Ranks that hold a part of a group.
+  // Ranks hold parts of a group.
   const char* const kOwnWay =
       "by whole groups: by a unit .*DimSharding::unit.*module GroupNorm";
   EXPECT_DEATH(run({"", MakeGroupNorm, kChannels, {2}, {Shard(1)}}), kOwnWay);

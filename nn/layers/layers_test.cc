@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The layers of this directory on one rank; layers_mesh_test.cc has them on
+// The layers of this directory on one rank. layers_mesh_test.cc tests them on
 // several.
 
 #include <cmath>
@@ -35,7 +35,7 @@ void SetTo(const std::shared_ptr<Parameter>& parameter,
   parameter->set_data(FromValues<float>(parameter->data().sizes(), values));
 }
 
-// Mean 2 and variance 1; without eps the rows are exact.
+// The rows have mean 2 and variance 1, so the result is exact without eps.
 TEST(LayerNormTest, NormalizesTheLastDim) {
   LayerNorm norm(2, {.eps = 0});
   SetTo(norm.weight(), {2, 3});
@@ -64,7 +64,7 @@ TEST(LayerNormDeathTest, NamesWhatItTakes) {
                "f32\\[2, 3\\]");
 }
 
-// Two groups of two channels, each of them two pixels.
+// Two groups of two channels with two pixels each.
 TEST(GroupNormTest, NormalizesGroups) {
   GroupNorm norm(2, 4, {.eps = 0});
   SetTo(norm.weight(), {1, 1, 2, 2});
@@ -133,7 +133,7 @@ TEST(SequentialTest, RunsOneAfterTheOther) {
   EXPECT_THAT(Values(both.Forward(Ones({1, 2}))), ElementsAre(5, -5));
 }
 
-/// Calls the modules of a list in reverse.
+/// Calls the modules of a list in reverse order.
 class Reversed final : public Module {
  public:
   const char* type_name() const override { return "Reversed"; }

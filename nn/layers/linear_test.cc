@@ -30,7 +30,6 @@ TEST(LinearTest, MultipliesByItsWeight) {
   EXPECT_EQ(y.sizes(), (Shape{2, 1, 2}));
   EXPECT_THAT(y.ToVector<float>(), ElementsAre(16, 20, 24, 22));
   EXPECT_EQ(linear.NamedParameters().size(), 2u);
-  // No rows are fine.
   EXPECT_EQ(linear.Forward(Zeros({0, 1, 3})).sizes(), (Shape{0, 1, 2}));
 }
 
@@ -41,7 +40,7 @@ TEST(LinearTest, ComputesWithTheGatheredWeight) {
   EXPECT_THAT(linear.Forward(Ones({1, 2})).ToVector<float>(), ElementsAre(7));
 }
 
-// What is exact in bfloat16 is the same in any dtype.
+// Values that are exact in bfloat16 give equal results in any dtype.
 TEST(LinearTest, TakesAnyDTypeAndGivesTheInputs) {
   const DType dtypes[] = {kFloat32, kFloat64, kBFloat16, kFloat16};
   for (const DType of_x : dtypes) {
@@ -52,7 +51,7 @@ TEST(LinearTest, TakesAnyDTypeAndGivesTheInputs) {
                   of_weight)
               .set_requires_grad(true);
       linear.weight()->set_gathered(weight);
-      // The bias lies as it was made, in float32.
+      // The bias stays in float32, as it was created.
       linear.bias()->set_data(FromValues<float>(Shape{2}, {10, 20}));
       const Tensor x = ToDType(FromValues<float>(Shape{1, 3}, {1, 2, 3}), of_x)
                            .set_requires_grad(true);
@@ -85,7 +84,6 @@ TEST(EmbeddingTest, LooksUpRows) {
   EXPECT_THAT(rows.ToVector<float>(), ElementsAre(20, 21, 0, 1, 20, 21));
 }
 
-// One weight in two modules gets the sum of both gradients.
 TEST(EmbeddingTest, MayShareItsWeightWithALinear) {
   Embedding embedding(2, 2);
   Linear head(embedding.weight());
@@ -94,8 +92,8 @@ TEST(EmbeddingTest, MayShareItsWeightWithALinear) {
   const Tensor logits = head.Forward(embedding.Forward(ids));
   EXPECT_THAT(logits.ToVector<float>(), ElementsAre(11, 25));
   ASSERT_TRUE(Backward(logits, {.gradient = Ones(Shape{1, 2})}).ok());
-  // By the head: the row [3, 4] for each output. By the look-up: the sum of
-  // the weight's rows, for row 1.
+  // The head adds [3, 4] for each output, the look-up adds the column sums of
+  // the weight to row 1.
   EXPECT_THAT(embedding.weight()->grad().ToVector<float>(),
               ElementsAre(3, 4, 3 + 4, 4 + 6));
 }

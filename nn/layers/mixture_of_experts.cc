@@ -22,8 +22,8 @@ namespace {
 
 constexpr const char* kName = "mixture_of_experts";
 
-// A replicated parameter, for tokens of this rank's own: its gradient is the
-// sum of what the ranks have.
+// Returns a replicated parameter for the rank's own tokens. Its gradient is the
+// sum over the ranks.
 Tensor ForOwnTokens(const Tensor& parameter) {
   if (!parameter.is_distributed()) return parameter;
   Layout sums = LayoutOf(parameter);
@@ -35,32 +35,33 @@ Tensor ForOwnTokens(const Tensor& parameter) {
   return ToLocal(parameter, sums);
 }
 
-// The experts that this rank has, which get the tokens of all.
+// Returns the rank's own experts, which receive the tokens of all ranks.
 Tensor OwnExperts(const Tensor& parameter) {
   return parameter.is_distributed() ? ToLocal(parameter, LayoutOf(parameter))
                                     : parameter;
 }
 
-// Rows [n, dim] of a tensor [..., dim].
+// Returns a tensor [..., dim] as rows [n, dim].
 Tensor AsRows(const Tensor& x) {
   return Reshape(x, {x.numel() / x.size(-1), x.size(-1)});
 }
 
-// out[t] = the sum of the rows r for which tokens[r] is t, in their order.
+// Returns out with out[t] = the sum of the rows r for which tokens[r] is t, in
+// order.
 Tensor SumByToken(const Tensor& rows, const Tensor& tokens, int64_t count) {
   return Apply1(GatherGradOp({.dim = 0, .bound = count}, count),
                 {Expand(Unsqueeze(tokens, 1), rows.sizes()), rows});
 }
 
-// The index of this rank among those of `mesh`, in row-major order.
+// Returns the index of this rank in `mesh`, in row-major order.
 int IndexOn(const DeviceMesh& mesh, int world_rank) {
   const absl::Span<const int> ranks = mesh.layout().ranks();
   const auto found = std::find(ranks.begin(), ranks.end(), world_rank);
   return found == ranks.end() ? -1 : static_cast<int>(found - ranks.begin());
 }
 
-// Whether ranks of `shared` follow each other in `batch`, as those of its last
-// axis do.
+// Returns whether ranks of `shared` are consecutive in `batch`, as those of its
+// last axis are.
 bool IsLastOf(const DeviceMesh& batch, const DeviceMesh& shared) {
   const absl::Span<const int> ranks = shared.layout().ranks();
   const int first = IndexOn(batch, ranks[0]);
@@ -71,8 +72,8 @@ bool IsLastOf(const DeviceMesh& batch, const DeviceMesh& shared) {
   return true;
 }
 
-// A module of the tree of `experts`, no mixture itself, of which a parameter is
-// split over `mesh` while it computes; null for none.
+// Returns a module of the tree of `experts`, not a mixture itself, which splits
+// a parameter over `mesh` in its forward, or null.
 const Module* SplitOver(Module& experts, const DeviceMesh& mesh) {
   for (const NamedModule& named : RootOf(experts).NamedModules()) {
     if (dynamic_cast<MixtureOfExperts*>(named.module) != nullptr) continue;
@@ -91,7 +92,7 @@ const Module* SplitOver(Module& experts, const DeviceMesh& mesh) {
 
 }  // namespace
 
-/// What the router says of the tokens [n, dim].
+/// The router's result for the tokens [n, dim].
 struct MixtureOfExperts::Choices {
   Tensor probabilities;          ///< [n, experts]
   Tensor weights;                ///< [n, choices]
@@ -240,7 +241,7 @@ TensorList MixtureOfExperts::ForwardShared(const Tensor& x) {
       << ": tokens are replicated, or split by whole tokens, on "
       << mesh.ToString();
 
-  // Of one that is split already the parts are the shares.
+  // If the router's weight is split already, its shards are the shares.
   const bool split = layout.is_replicated();
   const Tensor spread = split ? AsRows(given) : given;
   const Layout shares =
@@ -282,7 +283,7 @@ MixtureOfExperts::Choices MixtureOfExperts::Choose(const Tensor& tokens) {
   RankContext& context = RankContext::Current();
   if (!context.dry_run()) choices.experts = top.indices.ToVector<int64_t>();
   if (context.dry_run() || context.poisoned()) {
-    // There is no data: an even load stands for whatever it would be.
+    // A dry run has no data and assumes an even load.
     choices.experts.resize(static_cast<size_t>(tokens.size(0) * count));
     for (size_t i = 0; i < choices.experts.size(); ++i) {
       choices.experts[i] = static_cast<int64_t>(i) % options_.experts;
@@ -292,7 +293,7 @@ MixtureOfExperts::Choices MixtureOfExperts::Choose(const Tensor& tokens) {
 }
 
 BatchOrder MixtureOfExperts::OrderOfBatch(std::optional<int64_t> runs) {
-  // Without a capacity the order is all one.
+  // Without a capacity the order does not matter.
   if (!runs.has_value() || !options_.capacity_factor.has_value()) return {};
   BatchOrder order = {.ranks = placement_.shared->size(), .runs_here = *runs};
   for (const int64_t others : OfBatch({*runs})) {
@@ -308,7 +309,7 @@ std::vector<int64_t> MixtureOfExperts::OfBatch(
       GatherNumbers(own, *placement_.batch);
   if (all.ok()) return *std::move(all);
   RankContext::Current().Poison(all.status());
-  // What follows is skipped; only its sizes are asked for.
+  // A dry run skips the computation and only needs the sizes.
   std::vector<int64_t> alike;
   for (int r = 0; r < placement_.batch->size(); ++r) {
     alike.insert(alike.end(), own.begin(), own.end());
@@ -375,7 +376,7 @@ TensorList MixtureOfExperts::ForwardTokens(const Tensor& tokens,
 
   const Tensor balance = Sum(Mul(Sum(choices.probabilities, {0}),
                                  FromValues<float>({experts}, shares)));
-  // Those with tokens of their own, whose losses have the batch's as mean.
+  // Ranks with tokens of their own. The batch's loss is the mean of theirs.
   const int data_ranks =
       placement_.batch.has_value()
           ? placement_.batch->size() /

@@ -26,8 +26,8 @@ constexpr int64_t kTokens = 7;
 constexpr MixtureOfExpertsOptions kOptions = {
     .dim = 3, .hidden = 4, .experts = 5, .choices = 2, .stddev = 0.5};
 
-// Sums are of at most experts * hidden terms of size 1 and below, each off by
-// 2^-24 of itself, through three products one after the other.
+// Sums have at most experts * hidden terms of at most 1, each with a relative
+// error of 2^-24, through three consecutive products.
 constexpr double kBound = 3 * 20 * 0x1p-24 * 20;
 
 struct Reference {
@@ -39,7 +39,7 @@ Values ValuesOf(const std::shared_ptr<Parameter>& parameter) {
   return parameter->data().ToVector<double>();
 }
 
-// One token and one expert at a time, in double.
+// Computes one token and one expert at a time, in double.
 Reference Compute(const MixtureOfExperts& model, const Tensor& tokens) {
   const auto& options = model.options();
   const Values x = tokens.ToVector<double>();
@@ -172,9 +172,9 @@ TEST(MixtureOfExpertsTest, KeepsTheShapeOfItsInput) {
   EXPECT_EQ(none[1].ToVector<float>(), std::vector<float>({0}));
 }
 
-// Of a sum of y and the balance, by differences in double of the reference. A
-// step of 1e-4 leaves an error of its square, next to what rounding y in f32
-// costs the gradient itself.
+// Compares with finite differences of the reference for the sum of y and the
+// balance loss. A step of 1e-4 has an error of 1e-8, which is below the error
+// of rounding y to float32.
 TEST(MixtureOfExpertsTest, HasTheGradientsOfWhatItGives) {
   auto options = kOptions;
   options.capacity_factor = 1;
@@ -219,7 +219,7 @@ TEST(MixtureOfExpertsTest, ComputesInTheDtypeOfItsWeights) {
   EXPECT_EQ(model->Call({ToDType(x, kBFloat16)})[0].dtype(), kBFloat16);
 }
 
-// A runtime that gives each rank rows of its own.
+// A runtime that gives each rank its own rows.
 class SplitsTheBatch final : public Attachment {
  public:
   bool splits_batch() const override { return true; }

@@ -12,7 +12,7 @@
 namespace crosshatch::nn {
 namespace {
 
-// Returns the floating-point dtype with more bits; `b` if both have the same.
+// Returns the wider floating-point dtype, or `b` if both have the same size.
 DType WiderOf(DType a, DType b) { return SizeOf(a) > SizeOf(b) ? a : b; }
 
 }  // namespace

@@ -14,14 +14,14 @@ namespace {
 
 using Kind = RopeScaling::Kind;
 
-/// theta^(2i / head_dim).
+/// Returns theta^(2i / head_dim).
 float Wavelength(int64_t i, int64_t head_dim, double theta) {
   const float exponent =
       static_cast<float>(2 * i) / static_cast<float>(head_dim);
   return static_cast<float>(std::pow(theta, double{exponent}));
 }
 
-/// The theta of kDynamic, which grows with the sequence.
+/// Returns the theta of kDynamic, which grows with the sequence length.
 double DynamicTheta(int64_t head_dim, double theta, const RopeScaling& s,
                     int64_t length) {
   const auto n = static_cast<double>(s.original_positions);
@@ -43,14 +43,14 @@ float Llama3Frequency(float f, const RopeScaling& s) {
   return (1 - smooth) * f / factor + smooth * f;
 }
 
-/// Of which pairs kYarn divides none of the frequency, at `low` and before, and
-/// all of it, at `high` and beyond.
+/// The ramp of kYarn: pairs up to `low` keep their frequency, pairs from `high`
+/// on are divided fully.
 struct YarnRamp {
   float low, high;
 
   YarnRamp(int64_t head_dim, double theta, const RopeScaling& s) {
     const auto dim = static_cast<double>(head_dim);
-    // The pair that turns `turns` times within the original positions.
+    // Returns the pair that makes `turns` turns within the original positions.
     const auto pair_of = [&](double turns) {
       return dim *
              std::log(static_cast<double>(s.original_positions) /
@@ -82,7 +82,7 @@ absl::Status RopeScaling::Validate(int64_t head_dim, double theta) const {
     return absl::InvalidArgumentError(absl::StrCat(
         "rope scaling: ", name, " must be ", wants, ", not ", value));
   };
-  // Comparisons are such that NaN fails them.
+  // The comparisons fail for NaN.
   const auto positive = [](double x) { return x > 0 && std::isfinite(x); };
   if (kind == Kind::kNone) return absl::OkStatus();
   if (kind != Kind::kLongRope && !(factor >= 1 && std::isfinite(factor))) {
@@ -109,7 +109,7 @@ absl::Status RopeScaling::Validate(int64_t head_dim, double theta) const {
     }
   }
   if (kind == Kind::kYarn) {
-    // The ramp is over the logarithm to that base.
+    // The ramp divides by the logarithm of theta.
     if (!(theta > 1)) return refuse("theta", theta, "more than 1");
     if (!positive(beta_slow)) return refuse("beta_slow", beta_slow, "positive");
     if (!(beta_fast > beta_slow) || !positive(beta_fast)) {
@@ -158,7 +158,7 @@ std::vector<float> RotaryFrequencies(int64_t head_dim, double theta,
         f = Llama3Frequency(f, scaling);
         break;
       case Kind::kYarn: {
-        // As there: what is kept is one less what is divided, and back.
+        // The same rounding as in transformers, which subtracts from 1 twice.
         const float kept = 1 - YarnRamp(head_dim, theta, scaling).Divided(i);
         f = 1.0f / (factor * wavelength) * (1 - kept) + f * kept;
         break;

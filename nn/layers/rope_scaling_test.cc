@@ -31,8 +31,8 @@ void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
 class RotaryFrequenciesTest : public ::testing::TestWithParam<Case> {};
 
-// The numbers are those of transformers 5.23 (ROPE_INIT_FUNCTIONS), whose pow
-// and ours are each right to a rounding or two of float32; a ramp adds as many.
+// Values of transformers 5.23 (ROPE_INIT_FUNCTIONS). Its pow and ours each have
+// an error of one or two float32 roundings; a ramp adds as many.
 TEST_P(RotaryFrequenciesTest, AreThoseOfTransformers) {
   const Case& c = GetParam();
   ASSERT_TRUE(c.scaling.Validate(kHeadDim, kTheta).ok());

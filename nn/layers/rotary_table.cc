@@ -34,7 +34,7 @@ void RotaryTable::Prepare(int64_t length) {
   const int64_t half = head_dim_ / 2;
   const NoGrad no_grad;
   const Shape sizes = {length, half};
-  // A dry run of sequences beyond this machine's memory has no values to make.
+  // A dry run may use a sequence that exceeds this machine's memory.
   if (RankContext::Current().dry_run()) {
     cos_ = Empty(sizes);
     sin_ = Empty(sizes);

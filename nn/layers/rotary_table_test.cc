@@ -11,8 +11,8 @@
 namespace crosshatch::nn {
 namespace {
 
-// The angle of float32 arithmetic differs from the exact one by at most a few
-// roundings of a number as large as the position.
+// A float32 angle is off by a few roundings of a number as large as the
+// position.
 TEST(RotaryTableTest, HoldsCosinesAndSinesOfAngles) {
   constexpr int64_t kLength = 40;
   constexpr int64_t kHeadDim = 12;
@@ -43,7 +43,6 @@ TEST(RotaryTableTest, IsKeptForALength) {
 TEST(RotaryTableTest, HoldsNothingInADryRun) {
   RankContext context({.dry_run = true});
   const RankContextScope scope(&context);
-  // More than any machine's memory.
   constexpr int64_t kLength = int64_t{1} << 40;
   RotaryTable table(128, 10000.0);
   EXPECT_EQ(table.Cos(kLength).sizes(), (Shape{kLength, 64}));

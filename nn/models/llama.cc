@@ -24,7 +24,7 @@ LinearOptions Projection(const LlamaConfig& config, bool bias) {
 
 /// [B, T, heads * head_dim] to [B, T, heads, head_dim].
 Tensor SplitHeads(const Tensor& x, int64_t head_dim) {
-  // The count is spelt out: of no elements -1 would say nothing.
+  // Not -1, which is undefined for a tensor without elements.
   return View(x, {x.size(0), x.size(1), x.size(2) / head_dim, head_dim});
 }
 
@@ -174,8 +174,8 @@ TensorList Llama::ForwardImpl(TensorSpan inputs) {
 }
 
 void Llama::set_cache(KvCache* cache) {
-  // Keys that are kept were turned by the frequencies of the length they came
-  // with, and those of a longer sequence may be others.
+  // The cached keys were rotated by the frequencies of their sequence length. A
+  // longer sequence may have others.
   const RopeScaling& rope = config_.rope_scaling;
   CH_CHECK(cache == nullptr || !rope.DependsOnLength() ||
            cache->capacity() <= rope.original_positions)

@@ -12,15 +12,15 @@
 namespace crosshatch::nn {
 namespace {
 
-/// What the options of a family may be.
+/// The options that a family allows.
 struct FamilyRule {
   const char* name;
-  /// -1: as the config says, 0: never, 1: always.
+  /// -1: per config, 0: never, 1: always.
   int qkv_bias, o_bias, mlp_bias, qk_norm;
-  /// Whether biases of queries, keys and values come with that of the outputs.
+  /// Whether biases of queries, keys and values require that of the outputs.
   bool one_attention_bias;
   bool may_window;
-  /// Whether the first blocks may see everything all the same.
+  /// Whether the first blocks may have no window.
   bool may_window_late;
   bool only_long_rope;
 };
@@ -36,7 +36,7 @@ const FamilyRule& RuleOf(LlamaFamily family) {
   return kRules[static_cast<size_t>(family)];
 }
 
-/// Whether the options are those of the family.
+/// Checks the options against those of the family.
 absl::Status CheckFamily(const LlamaConfig& c) {
   const FamilyRule& rule = RuleOf(c.family);
   const struct {
@@ -85,7 +85,7 @@ absl::Status CheckFamily(const LlamaConfig& c) {
         "a model of the family ", rule.name,
         " has rotary positions that are not scaled, or by longrope"));
   }
-  // What files of a model do not say would not come back from them.
+  // Refuses options that a model's files cannot store.
   const RopeScaling& rope = c.rope_scaling;
   if (rope.kind == RopeScaling::Kind::kDynamic &&
       rope.original_positions != c.max_positions) {
@@ -106,8 +106,8 @@ __extension__ using Wide = __int128;
 
 constexpr int64_t kMostSize = int64_t{1} << 40;
 
-/// Elements of all parameters of a resolved config whose sizes are at most
-/// kMostSize, or any number above the most that are allowed.
+/// Returns the elements of all parameters. Any number above the limit stands
+/// for overflow. The config is resolved and its sizes are at most kMostSize.
 Wide CountParameters(const LlamaConfig& c) {
   // Wide holds a product of three sizes, and no more.
   const Wide queries = Wide{c.heads} * c.head_dim;
@@ -174,7 +174,7 @@ absl::Status LlamaConfig::Validate() const {
     return absl::InvalidArgumentError(absl::StrCat(
         "heads must divide dim: dim ", c.dim, ", ", c.heads, " heads"));
   }
-  // Where it is not given, that heads divide dim makes it 1 or more.
+  // A default head_dim is at least 1, because heads divide dim.
   if (c.head_dim < 1 || c.head_dim > kMostSize) {
     return absl::InvalidArgumentError(absl::StrCat(
         "head_dim must be 1 to ", kMostSize, ", not ", c.head_dim));

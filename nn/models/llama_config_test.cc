@@ -43,7 +43,6 @@ TEST(LlamaConfigTest, CountsParameters) {
   EXPECT_EQ(config.NumParameters(), 11 * 6 + 5 * block + 6);
 }
 
-// What a family or a file of it cannot say would be lost on the way.
 TEST(LlamaConfigTest, RefusesOptionsThatTheFamilyDoesNotHave) {
   const auto error = [](const LlamaConfig& config) {
     const absl::Status status = config.Validate();
@@ -75,7 +74,7 @@ TEST(LlamaConfigTest, RefusesOptionsThatTheFamilyDoesNotHave) {
               HasSubstr("not scaled, or by longrope"));
 }
 
-// No product of sizes that pass overflows, whichever are large.
+// No product of valid sizes overflows.
 TEST(LlamaConfigTest, RefusesWhatWouldOverflow) {
   int refused = 0;
   constexpr int64_t kLarge = int64_t{1} << 32;
@@ -99,7 +98,7 @@ TEST(LlamaConfigTest, RefusesWhatWouldOverflow) {
       }
     }
   }
-  // Heads of 2^32 times 2^32, alone, were 0.
+  // 2^32 heads of 2^32 would overflow to 0.
   LlamaConfig config;
   config.dim = config.heads = config.head_dim = kLarge;
   EXPECT_FALSE(config.Validate().ok());
@@ -123,7 +122,7 @@ TEST(LlamaConfigTest, NamesWhatMakesNoModel) {
               HasSubstr("kv_heads must divide heads: 8 heads, 3 kv_heads"));
   EXPECT_THAT(message([](LlamaConfig& c) { c.heads = 7; }),
               HasSubstr("heads must divide dim"));
-  // transformers refuses them even where head_dim is given.
+  // transformers refuses them even if head_dim is given.
   EXPECT_THAT(message([](LlamaConfig& c) {
                 c.heads = 7;
                 c.head_dim = 8;

@@ -95,7 +95,6 @@ TEST(LlamaTest, GivesLogitsForEveryToken) {
   for (float value : logits.ToVector<float>()) {
     EXPECT_TRUE(std::isfinite(value));
   }
-  // A rank without rows takes part all the same.
   const Tensor none = model.Forward(Tokens({0, 5}));
   EXPECT_EQ(none.sizes(), (Shape{0, 5, 11}));
   const Tensor loss =
@@ -110,8 +109,6 @@ TEST(LlamaTest, GivesLogitsForEveryToken) {
   }
 }
 
-// Later tokens change nothing about earlier logits, and rows nothing about each
-// other.
 TEST(LlamaTest, IsCausal) {
   Llama model(Small(), Device::Cpu());
   const std::vector<int32_t> a = {1, 2, 3, 4, 5, 6, 7, 8};
@@ -123,7 +120,7 @@ TEST(LlamaTest, IsCausal) {
   };
   const std::vector<float> of_a = logits(a);
   const std::vector<float> of_b = logits(b);
-  const int changed = 3 * 11;  // Where the logits of the changed token start.
+  const int changed = 3 * 11;  // The offset of the logits of the changed token.
   for (int i = 0; i < 8 * 11; ++i) {
     if (i < changed || i >= changed + 11) {
       EXPECT_EQ(of_a[i], of_b[i]) << i;
@@ -132,8 +129,8 @@ TEST(LlamaTest, IsCausal) {
   EXPECT_NE(of_a[changed], of_b[changed]);
 }
 
-// What a cache gives is what the whole sequence gives, however it is cut. The
-// sums of an attention are of at most 9 terms, cut into other blocks.
+// The sums in attention have at most 9 terms, which the cache splits into other
+// blocks.
 TEST(LlamaTest, ACacheStandsForTheTokensBefore) {
   Llama model(Small(), Device::Cpu());
   const NoGrad no_grad;
@@ -161,7 +158,7 @@ TEST(LlamaTest, ACacheStandsForTheTokensBefore) {
     }
     model.set_cache(nullptr);
   }
-  // It leaves nothing behind.
+  // A cache leaves no state in the model.
   EXPECT_EQ(model.Forward(tokens).ToVector<float>(), whole);
 }
 
@@ -176,8 +173,8 @@ TEST(LlamaDeathTest, ACacheHasAnEnd) {
                "a KvCache of 3 positions that has 2 gets 2 more");
 }
 
-// With one head of its own for each query head, grouped attention is plain
-// attention with repeated key heads: the model with copies agrees.
+// With one key head per query head, grouped attention is plain attention with
+// repeated key heads.
 TEST(LlamaTest, GroupedHeadsAreRepeatedHeads) {
   LlamaConfig grouped = Small();
   grouped.layers = 1;

@@ -68,7 +68,7 @@ TEST(AdamWGroupsTest, GroupsHaveOptionsOfTheirOwn) {
   ASSERT_TRUE(optimizer.Step().ok());
   for (int i = 0; i < 5; ++i) {
     EXPECT_EQ(together[i]->data().ToVector<float>(), values[i]) << names[i];
-    // The memory is one all the same.
+    // The groups share one storage.
     EXPECT_EQ(optimizer.state(i).exp_avg.storage(),
               optimizer.state(0).exp_avg.storage());
   }

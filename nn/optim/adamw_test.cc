@@ -31,7 +31,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// torch.optim.AdamW by its documentation, in double.
+/// Implements torch.optim.AdamW as documented, in double.
 class Reference {
  public:
   Reference(const std::vector<float>& values, const AdamWOptions& options)
@@ -59,13 +59,13 @@ class Reference {
   std::vector<double> v_;
 };
 
-// A step rounds the parameter twice and the update, of size at most about lr,
-// some dozen times.
+// Returns the error bound of `steps` steps. Each rounds the parameter twice and
+// the update, of at most about lr, a dozen times.
 double Bound(int steps, double value) {
   return steps * 0x1p-24 * (3 * std::abs(value) + 24 * 4 * kOptions.lr);
 }
 
-// Gradients of about 1, and so small that eps is what divides.
+// Gradients of about 1, and gradients so small that eps dominates the divisor.
 TEST(AdamWTest, FollowsTheFormula) {
   for (const float scale : {1.0f, 1e-8f}) {
     for (int64_t size : {0, 1, 7, 100}) {
@@ -91,7 +91,7 @@ TEST(AdamWTest, FollowsTheFormula) {
   }
 }
 
-// Neighbours are updated together, and get what each would get alone.
+// Neighbours are updated together with the results of separate updates.
 TEST(AdamWTest, NeighboursShareStateAndResults) {
   const std::vector<Shape> shapes = {{3}, {0, 2}, {2, 2}, {1}};
   const std::vector<float> start = Values(8, 1);
@@ -133,9 +133,9 @@ TEST(AdamWTest, NeighboursShareStateAndResults) {
   }
 }
 
-// State and arithmetic are float32 whatever a parameter is stored as: a step is
-// that of a float32 parameter of the same value, rounded once. Neighbours of
-// one dtype go together, on shards too.
+// State and arithmetic are float32 for any dtype: a step equals that of a
+// float32 parameter, rounded once. Neighbours of one dtype are updated
+// together, as shards too.
 TEST(AdamWTest, UpdatesOtherFloatsInFloat32) {
   for (const DType dtype : {kBFloat16, kFloat16, kFloat64}) {
     const Tensor flat = ToDType(FromVector(Shape{6}, Values(6, 1)), dtype);
@@ -172,7 +172,7 @@ TEST(AdamWTest, UpdatesOtherFloatsInFloat32) {
         EXPECT_EQ(optimizer.state(i).exp_avg.dtype(), kFloat32);
         EXPECT_EQ(optimizer.state(i).exp_avg_sq.ToVector<float>(),
                   reference.state(i).exp_avg_sq.ToVector<float>());
-        // The next step starts from what is stored.
+        // The next step starts from the stored value.
         const NoGrad no_grad;
         CopyInPlace(exact[i]->data(), rounded);
       }
@@ -180,8 +180,8 @@ TEST(AdamWTest, UpdatesOtherFloatsInFloat32) {
   }
 }
 
-// Each parameter counts its own steps, as torch's do, and the state of one that
-// gets its first gradient late starts then.
+// As in torch, each parameter counts its own steps, and its state starts with
+// its first gradient.
 TEST(AdamWTest, ParametersWithoutGradientsWait) {
   const Tensor flat = FromVector(Shape{4}, {1, 1, 1, 1});
   const auto half = [&](int64_t offset) {
@@ -206,15 +206,13 @@ TEST(AdamWTest, ParametersWithoutGradientsWait) {
 
   optimizer.ZeroGrad();
   EXPECT_FALSE(first->grad().defined());
-  // A step of nobody is a mistake.
   EXPECT_THAT(std::string(optimizer.Step().message()),
               HasSubstr("none of the 2 parameters (the first is first) has a "
                         "gradient"));
   EXPECT_EQ(optimizer.FindState("second")->step, 1);
 }
 
-// A parameter that had no gradient once lags behind its neighbour by a step, in
-// memory that they still share.
+// The neighbour without a gradient is a step behind in the shared memory.
 TEST(AdamWTest, NeighboursMayHaveTakenDifferentSteps) {
   const Tensor data = FromVector(Shape{4}, {1, 1, 1, 1});
   const Tensor grad = FromVector(Shape{4}, {1, -1, 1, -1});
@@ -224,7 +222,7 @@ TEST(AdamWTest, NeighboursMayHaveTakenDifferentSteps) {
   const auto first = MakeParameter("first", half(data, 0));
   const auto second = MakeParameter("second", half(data, 2));
   AdamW optimizer({first.get(), second.get()}, kOptions);
-  // Only `first` has a gradient in the second of the steps.
+  // Only `first` has a gradient in the second step.
   std::vector<float> first_after_two;
   for (int step = 0; step < 3; ++step) {
     optimizer.ZeroGrad();
@@ -266,8 +264,8 @@ TEST(AdamWTest, LeasesStateAsOptimizerState) {
   });
 }
 
-// Uneven shards, an empty one among them, get the single-device update, and
-// the state lies as the parameter does.
+// Uneven and empty shards get the single-device update, and the state has the
+// parameter's layout.
 TEST(AdamWTest, UpdatesShards) {
   for (const int64_t rows : {1, 5}) {
     const std::vector<float> start = Values(rows * 3, 1);
@@ -379,11 +377,11 @@ TEST(AdamWTest, NamesAnOptionThatMakesNoUpdate) {
   EXPECT_TRUE(absl::IsInvalidArgument(optimizer.Step()));
 }
 
-// Equal options go together, others apart; each parameter gets what an
-// optimizer of its own with its group's options would give it.
+// Equal options share an update. Each parameter gets the result of a separate
+// optimizer with its group's options.
 std::vector<float> Floats(const Tensor& t) { return t.ToVector<float>(); }
 
-// Into another order of the parameters and other groups.
+// Restores into another order of the parameters and other groups.
 TEST(AdamWTest, StateGoesByNames) {
   const Tensor grad = FromVector(Shape{3}, Values(3, 5));
   const auto a = MakeParameter("a", FromVector(Shape{3}, Values(3, 1)));
@@ -397,7 +395,7 @@ TEST(AdamWTest, StateGoesByNames) {
   }
   const absl::StatusOr<StateDict> kept = optimizer.State();
   ASSERT_TRUE(kept.ok());
-  // What was never updated has no moments.
+  // A parameter without updates has no moments.
   EXPECT_THAT(NamesOf(*kept),
               ElementsAre("a.exp_avg", "a.exp_avg_sq", "a.step", "b.exp_avg",
                           "b.exp_avg_sq", "b.step", "idle.step"));
@@ -409,7 +407,7 @@ TEST(AdamWTest, StateGoesByNames) {
   const auto idle2 = MakeParameter("idle", Ones({3}));
   AdamW again({idle2.get(), b2.get(), a2.get()}, kOptions,
               {{.has = NameMatches("b"), .weight_decay = 0.1}});
-  // It has taken another way so far.
+  // This optimizer has taken other steps.
   idle2->set_grad(grad);
   ASSERT_TRUE(again.Step().ok());
   const absl::StatusOr<StateDict> to_fill = again.StateToFill(NamesOf(*kept));
@@ -459,12 +457,12 @@ TEST(AdamWTest, RefusesAStateThatIsNotItsOwn) {
   EXPECT_THAT(message(optimizer.Restore(state)),
               HasSubstr("\"a.exp_avg\" of the state is not the tensor"));
   EXPECT_EQ(optimizer.state(0).step, 0);
-  // The moments of a parameter that was updated are not taken for zeros.
+  // Missing moments of an updated parameter are not replaced by zeros.
   StateDict steps = optimizer.StateToFill({"a.step"}).value();
   *steps.Find("a.step") = int64_t{3};
   EXPECT_THAT(message(optimizer.Restore(steps)),
               HasSubstr("\"a.step\" is 3, and 0 of 2 other entries"));
-  // Nor is one of which nothing was kept taken for one that never was.
+  // A missing entry does not mean that there were no updates.
   EXPECT_THAT(message(optimizer.StateToFill({}).status()),
               HasSubstr("this AdamW: 1 missing (a.step)"));
   StateDifferences differences;
@@ -482,7 +480,6 @@ TEST(AdamWTest, RefusesAStateThatIsNotItsOwn) {
               HasSubstr("1 unexpected (b.step)"));
   EXPECT_THAT(differences.missing, ElementsAre("a.step"));
   EXPECT_THAT(differences.unexpected, ElementsAre("b.step"));
-  // In part is never whole.
   EXPECT_THAT(message(other.StateToFill({"a.exp_avg"}).status()),
               HasSubstr("2 missing (a.exp_avg_sq, a.step)"));
   AdamW nameless({unnamed.get()}, kOptions);

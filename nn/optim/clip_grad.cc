@@ -27,7 +27,7 @@
 namespace crosshatch::nn {
 namespace {
 
-// \param start what is not finite.
+// Returns the error for a norm that is not finite.
 absl::Status NotFinite(const std::vector<LocalGrad>& grads,
                        const std::string& start) {
   for (const LocalGrad& grad : grads) {
@@ -44,8 +44,8 @@ absl::Status NotFinite(const std::vector<LocalGrad>& grads,
       absl::StrCat(start, ": another rank holds the part that is not finite"));
 }
 
-/// parts[slot] takes in what `run` brings to the norm: a sum of powers, or for
-/// infinity the largest magnitude.
+/// Adds the contribution of `run` to parts[slot]: a sum of powers, or the
+/// largest magnitude if `norm_type` is infinity.
 void AddPart(const Tensor& run, double norm_type, const Tensor& parts,
              int slot) {
   if (norm_type == 2) return AddSquares(run, parts, slot);
@@ -59,7 +59,8 @@ void AddPart(const Tensor& run, double norm_type, const Tensor& parts,
   }
 }
 
-/// A maximum that a NaN wins, whatever engine it is reduced by.
+/// Returns the maximum, or NaN if there is one. Engines differ in how their
+/// maximum treats NaN.
 double Largest(const std::vector<double>& values) {
   double largest = 0;
   for (const double value : values) {
@@ -69,15 +70,15 @@ double Largest(const std::vector<double>& values) {
   return largest;
 }
 
-/// Whether `next`, which is not below `part`, is of a copy of the same tensor:
-/// as far as the orders differ that processors of two kinds, or libraries, add
-/// in. An infinite part is far from any other.
+/// Returns whether `next`, which is at least `part`, is the same sum up to the
+/// order of additions, which differs between processors and libraries. An
+/// infinite part equals only itself.
 bool AreOfCopies(double part, double next) {
   return part == next || (std::isfinite(next) && next - part <= 1e-9 * next);
 }
 
-/// What the slices of a root bring to the norm together, by the parts of one
-/// parameter on all ranks of the root: each of a copy once.
+/// Joins one parameter's parts from all ranks of a root mesh. Replicas count
+/// once.
 double JoinSlices(std::vector<double> parts, double norm_type) {
   const double largest = Largest(parts);
   if (std::isinf(norm_type) || std::isnan(largest)) return largest;
@@ -96,13 +97,12 @@ bool IsSlice(const DeviceMesh& mesh) {
   return mesh.size() != mesh.root().size();
 }
 
-// Where the parts of the norm lie: one for each mesh, and the last for plain
-// gradients. Of a mesh that is a slice of another, ranks beyond hold copies of
-// some of its tensors, and other tensors (of other experts) in place of others,
-// so each of its parameters has a part. It has one without a gradient too:
-// other ranks may have one, and parts of all ranks are compared by their place.
-// After its parts each mesh has a slot for what counts not: copies that other
-// ranks own, and plain gradients, of which it shows that one is not finite.
+// Offsets of the parts of the norm: those of each mesh, and a last one for
+// plain gradients. If a mesh is a slice, other slices may hold replicas of a
+// parameter or other tensors, such as other experts. Each parameter on a slice
+// therefore has its own part, even without a gradient, because parts are
+// compared by index. The last slot of each mesh is not counted. It only shows
+// whether replicas that other ranks count, or plain gradients, are finite.
 class Slots {
  public:
   explicit Slots(const LocalGrads& local) {
@@ -115,7 +115,7 @@ class Slots {
 
   int size() const { return begins_.back() + 1; }
   int begin(size_t mesh) const { return begins_[mesh]; }
-  /// Of the parts.
+  /// The number of parts of a mesh.
   int count(size_t mesh) const { return uncounted(mesh) - begins_[mesh]; }
   int uncounted(size_t mesh) const { return begins_[mesh + 1] - 1; }
   int plain() const { return begins_.back(); }
@@ -130,8 +130,8 @@ class Slots {
   std::vector<int> begins_ = {0};
 };
 
-// The roots of meshes that are slices. With the parts of all their ranks every
-// rank has the same norm.
+// The root meshes of slices. Every rank computes the same norm from the parts
+// of all their ranks.
 class Slices {
  public:
   Slices(const std::vector<DeviceMesh>& meshes, const Slots& slots) {
@@ -258,7 +258,7 @@ absl::StatusOr<double> NormOf(const LocalGrads& local, double norm_type) {
                    "not finite"));
 }
 
-// An error of this rank goes to all ranks of `over`, which wait for it.
+// Sends this rank's error to all ranks of `over`, which wait for it.
 absl::StatusOr<double> NormOver(const absl::StatusOr<LocalGrads>& local,
                                 double norm_type,
                                 const std::optional<DeviceMesh>& over) {
@@ -269,7 +269,7 @@ absl::StatusOr<double> NormOver(const absl::StatusOr<LocalGrads>& local,
   return JoinNorms(*over, local->meshes, norm, norm_type);
 }
 
-// As torch.nn.utils.clip_grad_norm_ has it.
+// Scales as torch.nn.utils.clip_grad_norm_ does.
 void ScaleTo(double max_norm, double norm,
              const std::vector<LocalGrad>& grads) {
   const double factor = max_norm / (norm + 1e-6);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The norm of gradients on a mesh that is a slice of another, of which ranks
-// beyond it hold copies, or others: compared with sums over what each kind of
-// parameter is said to be.
+// The norm of gradients on a slice of a mesh whose other slices hold replicas
+// or other tensors, compared with a plain sum.
 
 #include <algorithm>
 #include <cmath>
@@ -32,15 +31,15 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int kSlices = 2;
 constexpr int kRanksOfASlice = 2;
 
-// What the slices hold of one parameter.
+// What the slices hold for one parameter.
 enum class Kind {
   kCopy,
   kOther,
-  // Others of which the last rank has no gradient, so that its part is missing.
+  // Other tensors; the last rank has no gradient.
   kOtherButOnTheLastRank,
   // A gradient on the first slice only.
   kOnFirstSlice,
-  // Copies whose elements are all alike, and so the shards of one slice.
+  // Replicas with equal elements, so that shards of a slice are equal too.
   kAlike,
   kZeros,
   kWithoutGradient,
@@ -63,7 +62,8 @@ bool HasGrad(Kind kind, int slice, int rank_of_slice) {
   }
 }
 
-// Element i of the p-th gradient of a slice: of both signs, no two alike.
+// Returns element i of a slice's p-th gradient. Elements have both signs and
+// are distinct.
 double Element(Kind kind, int slice, int p, int64_t i) {
   if (kind == Kind::kZeros) return 0;
   if (kind == Kind::kAlike) return -1.5;
@@ -74,7 +74,7 @@ double Element(Kind kind, int slice, int p, int64_t i) {
   return (i + tensor) % 2 == 0 ? size / 256 : -size / 256;
 }
 
-// The half-open range of a vector that a rank of a slice holds of it.
+// The half-open range of a vector that a rank of a slice holds.
 struct Range {
   int64_t begin;
   int64_t end;
@@ -85,7 +85,7 @@ Range ShardOf(int64_t numel, int rank_of_slice) {
           std::min(numel, (rank_of_slice + 1) * width)};
 }
 
-// Every element of every different tensor, once.
+// Returns the norm over each distinct tensor's elements.
 double SlowNorm(const std::vector<Kind>& kinds, int64_t numel, double type) {
   double sum = 0;
   double largest = 0;
@@ -108,7 +108,7 @@ double SlowNorm(const std::vector<Kind>& kinds, int64_t numel, double type) {
   return std::isinf(type) ? largest : std::pow(sum, 1 / type);
 }
 
-// A vector of zeros on `mesh`, sharded, without a gradient.
+// Returns a sharded vector of zeros on `mesh`, without a gradient.
 std::unique_ptr<Parameter> VectorOn(const DeviceMesh& mesh, int64_t numel) {
   auto parameter =
       std::make_unique<Parameter>(Shape{numel}, kFloat64, Initializer{});
@@ -121,8 +121,8 @@ std::unique_ptr<Parameter> VectorOn(const DeviceMesh& mesh, int64_t numel) {
 
 using Parameters = std::vector<std::unique_ptr<Parameter>>;
 
-// Parameters on the slices "tp", whose gradients are neighbours in one storage,
-// as those of a group of FSDP are.
+// Returns parameters on the slices "tp" whose gradients are neighbours in one
+// storage, as in an FSDP group.
 Parameters OnSlices(const DeviceMesh& tp, int slice,
                     const std::vector<Kind>& kinds, int64_t numel) {
   const int rank = tp.coordinate()->at(0);
@@ -155,7 +155,7 @@ std::vector<Parameter*> Pointers(const Parameters& parameters) {
   return pointers;
 }
 
-// All lists of one, two and three kinds.
+// Returns all lists of one, two and three kinds.
 std::vector<std::vector<Kind>> Mixtures() {
   std::vector<std::vector<Kind>> mixtures;
   for (const Kind a : kKinds) {
@@ -185,7 +185,7 @@ TEST(GradNormOnSlicesTest, CountsCopiesOnceAndOthersEachInAnyOrder) {
               const double expected = SlowNorm(kinds, numel, type);
               CH_ASSIGN_OR_RETURN(const double norm,
                                   GradNorm(Pointers(parameters), type));
-              // Of 30 elements: 30 additions, a power of two roundings each.
+              // 30 additions, and a power of two roundings each.
               CH_EXPECT_NEAR(norm, expected, expected * 40 * 0x1p-52) << which;
             }
           }
@@ -194,8 +194,8 @@ TEST(GradNormOnSlicesTest, CountsCopiesOnceAndOthersEachInAnyOrder) {
       });
 }
 
-// What is on the whole mesh and what is plain lies between, and in the slices
-// across.
+// The parameters alternate between the whole mesh, plain tensors and the other
+// slices.
 TEST(GradNormOnSlicesTest, StandBesideOthersOfTheirRoot) {
   OnMesh({{"dp", kSlices}, {"tp", kRanksOfASlice}},
          [](const DeviceMesh& mesh) -> absl::Status {
@@ -248,7 +248,7 @@ TEST(GradNormOnSlicesTest, AnInfinitePartIsNoCopyOfAFiniteOne) {
          });
 }
 
-// Which are copies of which would be a guess.
+// With different counts, replicas cannot be matched.
 TEST(GradNormOnSlicesTest, RanksWithOtherNumbersOfParametersAreNamed) {
   CH_SKIP_ON(TestEngine::kMpi, "reads what other ranks wrote to its variables");
   std::vector<absl::Status> statuses(kSlices * kRanksOfASlice);

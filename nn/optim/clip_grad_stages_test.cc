@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The norm of gradients that ranks have on different meshes, in different
-// numbers, as pipeline stages do: compared with a sum over all of them.
+// The norm of gradients on different meshes and in different numbers per rank,
+// as in pipeline stages, compared with a plain sum.
 
 #include <algorithm>
 #include <cmath>
@@ -33,11 +33,12 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 struct StageCase {
   std::vector<int> ranks;
-  std::vector<int64_t> sizes;  // Of its vectors.
-  bool plain = false;          // They are no DTensors.
+  std::vector<int64_t> sizes;  // Sizes of its vectors.
+  bool plain = false;          // Whether they are plain tensors.
 };
 
-// Uneven stages of uneven vectors; one is of one rank, one has no parameters.
+// Returns uneven stages of uneven vectors. One has a single rank, one has no
+// parameters.
 std::vector<StageCase> Stages() {
   return {{.ranks = {0, 3}, .sizes = {5, 1}},
           {.ranks = {4, 1, 2}, .sizes = {7, 2, 4}},
@@ -45,7 +46,7 @@ std::vector<StageCase> Stages() {
           {.ranks = {6}, .sizes = {}, .plain = true}};
 }
 
-// Element i of vector v of a stage.
+// Returns element i of vector v of a stage.
 double Element(size_t stage, size_t v, int64_t i) {
   return 0.25 * static_cast<double>(static_cast<int64_t>(stage * 101 + v * 29) +
                                     i * 37 % 19) -
@@ -67,7 +68,7 @@ double SlowNorm(double type) {
   return std::isinf(type) ? sum : std::pow(sum, 1 / type);
 }
 
-// The parameters of this rank's stage, with gradients.
+// Returns the parameters of this rank's stage, with gradients.
 absl::StatusOr<std::vector<std::unique_ptr<Parameter>>> ParametersOf(
     World& world) {
   std::vector<std::unique_ptr<Parameter>> parameters;
@@ -87,7 +88,7 @@ absl::StatusOr<std::vector<std::unique_ptr<Parameter>>> ParametersOf(
       Tensor grad = FromValues<double>({size}, values);
       if (!stages[s].plain) {
         const Layout whole = Layout::Replicated(mesh.layout(), 1);
-        // The last vector is one of replicas.
+        // The last vector is replicated.
         const bool split = v + 1 < stages[s].sizes.size();
         grad =
             DistributeTensor(grad, mesh, split ? whole.WithShard(0, 0) : whole);
@@ -155,8 +156,8 @@ TEST(ClipGradStages, SetsOfRanksThatMeetAndDifferAreAnErrorThatNamesThem) {
                         InitDeviceMesh(world, {{"all", 3}}));
     CH_ASSIGN_OR_RETURN(const DeviceMesh two,
                         InitDeviceMesh(world, {{"two", 2}}));
-    // Ranks 0 and 1 have a vector on their own mesh, rank 2 one on another mesh
-    // that rank 1 is on.
+    // Ranks 0 and 1 have a vector on their mesh, rank 2 one on another mesh,
+    // which includes rank 1.
     CH_ASSIGN_OR_RETURN(const DeviceMesh last,
                         InitDeviceMesh(world, {{"last", 2}}, {1, 2}));
     const DeviceMesh& mesh = world.rank() < 2 ? two : last;
@@ -211,7 +212,7 @@ TEST(ClipGradStages, AnErrorOfOneStageIsOneOfAll) {
     CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
                         InitDeviceMesh(*stage, {{"fsdp", 2}}));
     const auto p = OnMeshWhole(mesh, {world.rank() == 1 ? std::nan("") : 1, 2});
-    // The second time no rank waits for one that has left.
+    // The second call must not wait for the rank that left.
     for (int i = 0; i < 2; ++i) {
       const absl::Status status =
           GradNorm(std::vector{p.get()}, 2, all).status();

@@ -25,12 +25,12 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// Element i of a gradient; no two are alike.
+/// Returns element i of a gradient. Elements are distinct.
 float Value(int64_t i, int seed) {
   return static_cast<float>((i * 37 + seed * 101) % 1009) / 512.0f - 1.0f;
 }
 
-/// The values of a box of a gradient of `sizes`, row-major.
+/// Returns a box of a gradient of `sizes`, row-major.
 std::vector<float> Values(const Shape& sizes, const Box& box, int seed) {
   std::vector<float> values;
   const Shape strides = ContiguousStrides(sizes);
@@ -46,7 +46,7 @@ std::vector<float> Values(const Shape& sizes, const Box& box, int seed) {
   return values;
 }
 
-/// A parameter whose gradient is `grad`.
+/// Returns a parameter with gradient `grad`.
 std::unique_ptr<Parameter> WithGrad(const std::string& name,
                                     const Tensor& grad) {
   auto parameter = std::make_unique<Parameter>(
@@ -78,7 +78,7 @@ double SumOfSquares(const Shape& sizes, int seed) {
   return sum;
 }
 
-/// Of gradients 0, 1, ... of these shapes.
+/// Returns the sum of powers for gradients 0, 1, ... of these shapes.
 double SumOfPowers(const std::vector<Shape>& shapes, double p) {
   double sum = 0;
   for (size_t i = 0; i < shapes.size(); ++i) {
@@ -138,7 +138,7 @@ TEST(ClipGradNormTest, ScalesToTheMaximum) {
   Parameter without({2}, kFloat32, {Initializer::Kind::kZeros});
   const std::vector<Parameter*> all = {a.get(), b.get(), none.get(), &without};
 
-  // As large as allowed, or infinity: nothing changes.
+  // A norm at or below the maximum changes nothing.
   EXPECT_EQ(*ClipGradNorm(all, 6), 5.0f);
   EXPECT_EQ(*ClipGradNorm(all, std::numeric_limits<double>::infinity()), 5.0f);
   EXPECT_EQ(b->grad().ToVector<float>()[0], -4.0f);
@@ -150,7 +150,6 @@ TEST(ClipGradNormTest, ScalesToTheMaximum) {
   EXPECT_EQ(*ClipGradNorm({}, 1), 0.0f);
 }
 
-// Two lists of parameters, clipped by the norm of both.
 TEST(ScaleGradsToNormTest, ClipsPartsByTheNormOfTheWhole) {
   const auto a = WithGrad("a", Plain({7}, 1));
   const auto b = WithGrad("b", Plain({2, 3}, 2));
@@ -189,8 +188,8 @@ TEST(ClipGradNormTest, NeighboursCountLikeOthers) {
   }
 }
 
-// Every element counts once, however gradients lie: sharded over one axis or
-// both, unevenly, with empty shards, replicated, on a slice of the mesh, plain.
+// Every element counts once in any layout: sharded over one axis or both,
+// unevenly, with empty shards, replicated, on a slice, plain.
 TEST(ClipGradNormTest, EqualsTheSingleDeviceNormOnAnyMesh) {
   const std::vector<Shape> shapes = {{5, 3}, {1, 7}, {4}, {3, 3}, {6}, {2, 2}};
   double expected = 0;
@@ -223,7 +222,7 @@ TEST(ClipGradNormTest, EqualsTheSingleDeviceNormOnAnyMesh) {
     for (const double p : {0.5, 1.0, 3.0}) {
       CH_ASSIGN_OR_RETURN(const double norm, GradNorm(parameters, p));
       const double sum = SumOfPowers(shapes, p);
-      // Of 36 elements: 36 additions, and a power of two roundings each.
+      // 36 additions, and a power of two roundings each.
       CH_EXPECT_NEAR(norm, std::pow(sum, 1 / p),
                      std::pow(sum, 1 / p) / p * 40 * 0x1p-52);
     }
@@ -238,7 +237,7 @@ TEST(ClipGradNormTest, EqualsTheSingleDeviceNormOnAnyMesh) {
       const double now = round == 0 ? expected : expected / 2;
       CH_EXPECT_NEAR(norm, now, 1e-6 * now);
     }
-    // Shards are scaled, whether this rank counts them or not.
+    // Scaling also covers shards that this rank does not count.
     for (size_t i = 0; i < shapes.size(); ++i) {
       const Tensor& grad = parameters[i]->grad();
       Box box = WholeBox(shapes[i]);
@@ -256,8 +255,8 @@ TEST(ClipGradNormTest, EqualsTheSingleDeviceNormOnAnyMesh) {
   });
 }
 
-// As where the ranks of a slice add in another order than those of the others,
-// on processors of another kind. Other tensors count, each.
+// Ranks of another slice may add in another order, for example on other
+// processors. Different tensors all count.
 TEST(ClipGradNormTest, CopiesCountOnceThoughTheirSumsAreRoundedOtherwise) {
   OnMesh({{"dp", 2}, {"tp", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {
     CH_ASSIGN_OR_RETURN(DeviceMesh tp, mesh.Slice("tp"));
@@ -304,7 +303,8 @@ TEST(ClipGradNormTest, NamesWhatIsNotFinite) {
 
 TEST(ClipGradNormTest, ScalesByTheFormulaThatItStates) {
   const double infinity = std::numeric_limits<double>::infinity();
-  // Norm 5; of 5 + 1e-6 what its header says is below 1, of 5.1 not.
+  // For the norm 5, the coefficient of 5 + 1e-6 is below 1 and that of 5.1 is
+  // not.
   for (const double max_norm : {0.0, 0.5, 5.0, 5.1, infinity}) {
     const auto p = WithGrad("p", FromValues<float>(Shape{2}, {3, -4}));
     const double factor = std::min(1.0, max_norm / (5 + 1e-6));
@@ -337,7 +337,7 @@ TEST(ClipGradNormTest, RefusesAMaximumThatIsNone) {
   EXPECT_EQ(p->grad().ToVector<float>(), (std::vector<float>{3, -4}));
 }
 
-// It has to take part in what the others reduce.
+// A rank without gradients takes part in the reduction.
 TEST(ClipGradNormTest, ARankMayHaveNoGradient) {
   OnMesh({{"fsdp", 3}}, [](const DeviceMesh& mesh) -> absl::Status {
     World& world = mesh.world();
@@ -368,7 +368,6 @@ TEST(ClipGradNormTest, ARankHearsOfAnothersNan) {
   });
 }
 
-// Whichever rank holds it, of a part that counts or of a replica that does not.
 TEST(ClipGradNormTest, WhatIsNotFiniteOnOneRankIsAnErrorOnAll) {
   CH_SKIP_ON(Device::Kind::kCuda, "writes to memory as the host");
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -395,7 +394,7 @@ TEST(ClipGradNormTest, WhatIsNotFiniteOnOneRankIsAnErrorOnAll) {
             const std::vector<Tensor> grads = all_forms();
             if (mesh.world().rank() == bad_rank) {
               const Tensor local = LocalTensor(grads[form]);
-              // The first one is there on each rank.
+              // Each rank has an element 0.
               local.data<float>()[0] = bad;
             }
             std::vector<std::unique_ptr<Parameter>> owners;

@@ -24,7 +24,7 @@ std::string EntryName(const Parameter& parameter) {
   return absl::StrCat(parameter.name(), ".average");
 }
 
-/// While it is there, what is made lies where `parameter` does.
+/// While it exists, allocations go to the memory of `parameter`.
 class MemoryOf {
  public:
   explicit MemoryOf(const Parameter& parameter) {
@@ -173,7 +173,7 @@ absl::StatusOr<StateDict> Ema::StateToFill(
   for (const Parameter* parameter : parameters_) {
     own.push_back(EntryName(*parameter));
   }
-  // One that was never updated has kept no averages.
+  // Without updates there are no averages to save.
   const bool has_averages = std::any_of(own.begin(), own.end(), is_saved);
   if (!has_averages) own.clear();
   const bool is_kept = has_averages || is_saved(kUpdates);
@@ -192,7 +192,7 @@ absl::StatusOr<StateDict> Ema::StateToFill(
   if (is_left_out) return state;
   CH_RETURN_IF_ERROR(state.Add(kUpdates, updates_));
   if (!has_averages) return state;
-  // They are averages once they are filled: a load may fail before.
+  // Only after the fill, because a load may fail before.
   if (updates_ == 0) MakeAverages();
   CH_RETURN_IF_ERROR(AddAverages(state));
   return state;
@@ -202,7 +202,7 @@ absl::Status Ema::Restore(const StateDict& state) {
   if (state.empty()) return absl::OkStatus();
   CH_ASSIGN_OR_RETURN(const int64_t updates, state.Get<int64_t>(kUpdates));
   const bool has_averages = state.size() > 1;
-  // There are none of no parameters.
+  // Without parameters there are no averages.
   const bool is_due = updates > 0 && !parameters_.empty();
   if (updates < 0 || is_due != has_averages) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -19,9 +19,8 @@
 namespace crosshatch::nn {
 namespace {
 
-// Whether any rank holds a gradient that is not finite. Ranks of the whole job
-// take part, not those of each gradient's mesh: a rank outside of it must not
-// step either, and one without a distributed parameter has none to follow.
+// Returns whether any rank has a gradient that is not finite. All ranks of the
+// job take part: a rank outside of a gradient's mesh must skip the step, too.
 absl::StatusOr<bool> AnyOverflow(const LocalGrads& local) {
   const Tensor sum = Zeros({1}, kFloat64);
   VisitAllRuns(local.grads,

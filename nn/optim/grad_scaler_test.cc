@@ -59,7 +59,7 @@ TEST(GradScalerTest, StepsAsWithoutScaling) {
     }
     weights[scaled] = p->data().ToVector<float>();
   }
-  // The scale is a power of two: not a bit is lost.
+  // The scale is a power of two, so scaling is exact.
   EXPECT_EQ(weights[0], weights[1]);
 }
 
@@ -106,8 +106,8 @@ TEST(GradScalerTest, EveryRankOfTheJobHearsOfAnOverflow) {
   OnMesh({{"fsdp", 2}, {"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
     World& world = mesh.world();
     CH_ASSIGN_OR_RETURN(DeviceMesh tp, mesh.Slice("tp"));
-    // Sharded over the first pair of ranks by itself, over the second by
-    // itself; the other one over all.
+    // One parameter is sharded over ranks 0 and 1, one over ranks 2 and 3, one
+    // over all.
     const auto on_tp = [&](float value) {
       return MakeDTensor(Values({value}), tp,
                          Layout::Replicated(tp.layout(), 1).WithShard(0, 0),
@@ -135,7 +135,7 @@ TEST(GradScalerTest, EveryRankOfTheJobHearsOfAnOverflow) {
   });
 }
 
-// Which ranks have gradients, and which one's overflowed.
+// Which ranks have gradients, and on which one they overflowed.
 TEST(GradScalerTest, ARankWithoutGradientsHearsOfAnOverflow) {
   for (int with = 1; with < 8; ++with) {
     OnMesh({{"fsdp", 3}}, [with](const DeviceMesh& mesh) -> absl::Status {
@@ -235,7 +235,7 @@ TEST(GradScalerTest, IsAState) {
   p->set_grad(Values({1}));
   ASSERT_TRUE(resumed.Step(optimizer).ok());
   ASSERT_TRUE(resumed.Update().ok());
-  // The third iteration without an overflow.
+  // The third iteration without overflow grows the scale.
   EXPECT_EQ(resumed.scale(), 16);
 
   EXPECT_TRUE(absl::IsInvalidArgument(resumed.StateToFill({"scale"}).status()));
@@ -245,7 +245,7 @@ TEST(GradScalerTest, IsAState) {
   EXPECT_EQ(resumed.scale(), 16);
 }
 
-// Ranks of a world of their own have other numbers in it than in the job.
+// Ranks have other indices in their subset than in the job.
 TEST(GradScalerTest, RanksOfASubsetStepTogether) {
   for (const std::vector<int>& ranks :
        {std::vector<int>{1, 2}, std::vector<int>{2, 3}}) {

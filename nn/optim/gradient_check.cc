@@ -17,12 +17,12 @@
 namespace crosshatch::nn {
 namespace {
 
-// Its address is the key of the rank's slot.
+// The address of this variable is the key of the rank's slot.
 constexpr char kKey = 0;
 
 struct Warned final : RankContext::Extension {};
 
-// A line on standard error, the first time on a rank.
+// Prints a line to standard error once per rank.
 void WarnOnce(const std::string& message) {
   RankContext& context = RankContext::Current();
   std::unique_ptr<RankContext::Extension>& slot = context.extension(&kKey);
@@ -102,8 +102,8 @@ absl::Status CheckGradients(const char* what,
         trained->name(), ") has a gradient: call Backward before the step, ",
         "ZeroGrad after it, and make the optimizer of the parameters that the ",
         "model has now");
-    // Of sharded parameters all ranks have a gradient or none; of others a rank
-    // may have none by itself.
+    // Either all ranks have a gradient of a sharded parameter or none. A plain
+    // parameter may lack one on a single rank.
     if (!ranks_share && RankContext::Current().world_size() > 1) {
       WarnOnce(message);
     } else {

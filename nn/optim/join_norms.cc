@@ -24,7 +24,7 @@
 namespace crosshatch::nn {
 namespace {
 
-// What a rank tells the others.
+// The message of a rank.
 struct Said {
   std::string ranks;
   double norm = 0;
@@ -44,8 +44,8 @@ Said Parse(const std::string& text) {
           absl::Status(static_cast<absl::StatusCode>(code), parts[3])};
 }
 
-// Whether two ranks have a norm of the same gradients: as far as processors of
-// two kinds differ, as GradNorm has it.
+// Returns whether two ranks report the norm of the same gradients. Norms differ
+// slightly between kinds of processors; see GradNorm.
 bool AreEqualNorms(double a, double b) {
   return a == b || (std::isnan(a) && std::isnan(b)) ||
          (std::isfinite(a) && std::isfinite(b) &&
@@ -65,7 +65,7 @@ absl::StatusOr<double> JoinNorms(const DeviceMesh& over,
     here.insert(root.layout().ranks().begin(), root.layout().ranks().end());
   }
   if (here.empty()) here.insert(over.world().world_rank());
-  // A rank without a norm takes part too, so that no other waits for it.
+  // A rank without a norm takes part, so that no other waits for it.
   const absl::StatusOr<std::vector<std::string>> texts = comm->Exchange(
       absl::StrCat(absl::StrJoin(here, ","), ";",
                    std::bit_cast<uint64_t>(norm.value_or(0)), ";",
@@ -82,7 +82,8 @@ absl::StatusOr<double> JoinNorms(const DeviceMesh& over,
         absl::StrCat("on rank ", comm->world_ranks()[all.size() - 1], ": ",
                      all.back().status.message()));
   }
-  // The first rank of `over` with these ranks, and its norm.
+  // For each set of ranks, the first rank of `over` that reports it, and its
+  // norm.
   std::map<std::string, int> first_of;
   std::map<std::string, double> norm_of;
   std::map<std::string, std::string> counted_in;

@@ -36,7 +36,7 @@ absl::StatusOr<LocalGrads> CollectLocalGrads(
     const DeviceMesh mesh = MeshOf(whole);
     if (!mesh.coordinate().has_value()) continue;
     std::vector<DeviceMesh>& meshes = result.meshes;
-    // Those of the same ranks in one order, however arranged, are one.
+    // Meshes with the same ranks in the same order count as one.
     const auto found = std::find_if(
         meshes.begin(), meshes.end(), [&](const DeviceMesh& other) {
           return other.layout().ranks() == mesh.layout().ranks() &&

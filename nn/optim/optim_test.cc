@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Sgd, Lion and Ema beside references in double; what all optimizers share is
-// tested by AdamW (nn/optim/adamw_test.cc), and all of them under FSDP and TP
-// by tests/fsdp_optimizers_test.cc.
+// Compares Sgd, Lion and Ema with references in double. nn/optim/adamw_test.cc
+// tests what all optimizers share, tests/fsdp_optimizers_test.cc tests them
+// under FSDP and TP.
 
 #include <cmath>
 #include <cstdint>
@@ -40,10 +40,10 @@ constexpr int kSteps = 20;
 constexpr int64_t kSize = 37;
 constexpr int64_t kLeastInt64 = std::numeric_limits<int64_t>::min();
 constexpr int64_t kMostInt64 = std::numeric_limits<int64_t>::max();
-/// The most steps that a state may have.
+/// The maximum step count of a state.
 constexpr int64_t kMostSteps = kMostInt64 / 2;
 
-/// Values in (-1, 1) without a pattern.
+/// Returns values in (-1, 1) without a pattern.
 std::vector<float> Values(int seed) {
   std::vector<float> values;
   uint32_t state = 12345u + 777u * static_cast<uint32_t>(seed);
@@ -70,9 +70,9 @@ std::unique_ptr<Parameter> Named(const std::string& name,
 
 std::vector<float> Floats(const Tensor& t) { return t.ToVector<float>(); }
 
-/// Runs `optimizer`, whose one parameter is `parameter`, and `reference`, of
-/// (p, m, g, step), on the same gradients. A step rounds the parameter and what
-/// is added to it, of size at most `lr` times `most`, some ten times.
+/// Runs `optimizer` on its one `parameter`, and `reference`(p, m, g, step), on
+/// the same gradients. A step rounds the parameter and its update, of at most
+/// `lr` * `most`, some ten times.
 template <typename F>
 void ExpectFollows(Optimizer& optimizer, Parameter& parameter, F reference,
                    double lr, double most) {
@@ -121,8 +121,8 @@ TEST(SgdTest, FollowsTheFormula) {
   }
 }
 
-// No element of the mean comes so near to zero that rounding turns its sign:
-// that would show as a difference of 2 lr.
+// No element of the mean is so near zero that rounding flips its sign, which
+// would be a difference of 2 lr.
 TEST(LionTest, FollowsTheFormula) {
   const LionOptions o = {
       .lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1};
@@ -210,8 +210,8 @@ TEST(OptimizersTest, NameOptionsThatMakeNoUpdate) {
       HasSubstr("Lion: group 0's beta2 is at least 0 and below 1"));
 }
 
-// One rank alone knows whether it was to have some; of several one may have
-// none of its own, which the others do not see.
+// On one rank the missing gradient is certain. With several, a rank may have
+// none of its own and nobody else notices.
 TEST(OptimizersTest, WarnOnceOfNoGradientOnARankOfSeveral) {
   CH_SKIP_ON(TestEngine::kMpi, "captures the output of one process");
   const auto step_twice = [](World& world) -> absl::Status {
@@ -255,7 +255,8 @@ TEST(OptimizersDeathTest, NameParametersThatAreNotThere) {
                HasSubstr("Ema: the average of parameter 1 of 1"));
 }
 
-// A pipeline's stage may have no parameters; elsewhere the list is a mistake.
+// A pipeline stage may have no parameters. On a single rank an empty list is a
+// mistake.
 TEST(OptimizersTest, MayHaveNoParametersOnARankOfSeveral) {
   const auto step_and_swap = [](World&) -> absl::Status {
     Sgd sgd({}, {}, {{.has = NameMatches("**.bias")}});
@@ -280,7 +281,6 @@ TEST(OptimizersTest, MayHaveNoParametersOnARankOfSeveral) {
               HasSubstr("Sgd::Step: the list of parameters is empty"));
 }
 
-// They share the ownership of a model's parameters.
 TEST(OptimizersTest, OutliveTheirModel) {
   auto model = std::make_unique<Linear>(3, 2);
   ASSERT_TRUE(model->Materialize({.seed = 1}).ok());
@@ -316,7 +316,6 @@ TEST(OptimizersTest, NameGroupsThatSayNothing) {
               HasSubstr("Sgd: group 0 of 1 does not say which parameters"));
 }
 
-// A run that stops and goes on is the run that did not stop.
 TEST(OptimizersTest, AreStateful) {
   const auto check = [](auto make) {
     const auto stopped = Named("p", Values(0));
@@ -346,7 +345,7 @@ TEST(OptimizersTest, AreStateful) {
     }
     ASSERT_TRUE(again->Restore(*fill).ok());
     EXPECT_EQ(again->StateOf(0).step, 2);
-    // The same by hand.
+    // Repeat by hand.
     const auto by_hand_parameter = Named("p", Values(9));
     const auto by_hand = make(by_hand_parameter.get());
     ASSERT_TRUE(by_hand->SetState("p", first->StateOf(0)).ok());
@@ -403,7 +402,7 @@ TEST(OptimizersTest, TakeNoStateThatDoesNotFit) {
   expect_refused("p", 1, {Ones({0})}, "not as f32[0] on cpu");
   expect_refused("p", 1, {ToDType(fits, kBFloat16)}, "not as bf16[2] on cpu");
   expect_refused("p", 1, {ToDType(fits, kInt64)}, "not as i64[2] on cpu");
-  // The most steps of all can still be followed by one.
+  // One more step is possible at the maximum.
   ASSERT_TRUE(lion.SetState("p", {.step = kMostSteps, .tensors = {fits}}).ok());
   p->set_grad(Ones({2}));
   ASSERT_TRUE(lion.Step().ok());
@@ -434,7 +433,7 @@ TEST(OptimizersTest, TakeNoStateThatLiesOtherwise) {
   });
 }
 
-// What a file says of steps is taken for no more than it is.
+// Step counts from a file are validated.
 TEST(OptimizersTest, RestoreNoStepsThatNoRunHas) {
   const auto p = Named("p", std::vector<float>{1, 2});
   Lion lion({p.get()}, {});
@@ -486,7 +485,7 @@ TEST(EmaTest, FollowsTheFormula) {
   EXPECT_TRUE(absl::IsFailedPrecondition(ema.SwapOut()));
 }
 
-// What it changed would be lost when the values come back.
+// The step would be lost when the values are swapped back.
 TEST(EmaTest, NoStepIsTakenWhileItIsSwappedIn) {
   const auto p = Named("p", Values(0));
   Sgd sgd({p.get()}, {.lr = 1});
@@ -545,7 +544,7 @@ TEST(EmaTest, IsStateful) {
               HasSubstr("this Ema: 1 unexpected (q.average)"));
   EXPECT_THAT(refusal({"p.average"}),
               HasSubstr("this Ema: 1 missing (updates)"));
-  // A state without averages is no fresh one's.
+  // A state without averages is not that of a fresh Ema.
   EXPECT_THAT(refusal({}), HasSubstr("this Ema: 1 missing (updates)"));
   const absl::StatusOr<StateDict> fill = again.StateToFill(NamesOf(*kept));
   ASSERT_TRUE(fill.ok());
@@ -556,7 +555,7 @@ TEST(EmaTest, IsStateful) {
   *filled.Find("updates") = int64_t{1};
   ASSERT_TRUE(again.Restore(filled).ok());
   EXPECT_EQ(again.average(0).ToVector<float>(), Values(0));
-  // One that was never updated is restored as such.
+  // A state without updates is restored as such.
   const absl::StatusOr<StateDict> none = again.StateToFill({"updates"});
   ASSERT_TRUE(none.ok());
   EXPECT_THAT(std::string(again.Restore(*none).message()),
@@ -571,7 +570,7 @@ TEST(EmaTest, IsStateful) {
   EXPECT_THAT(NamesOf(*failed.State()), ElementsAre("updates"));
   ASSERT_TRUE(failed.Update().ok());
   EXPECT_EQ(failed.average(0).ToVector<float>(), Values(5));
-  // Nor does it ask parameters that await their values.
+  // A parameter without values is not read.
   Parameter deferred({kSize}, kFloat32, Initializer{});
   deferred.set_name("p");
   EXPECT_TRUE(Ema({&deferred}, {}).StateToFill(NamesOf(*kept)).ok());
@@ -593,7 +592,6 @@ TEST(EmaTest, MayBeMissingAsAWhole) {
               HasSubstr("1 missing (updates)"));
 }
 
-// Each rank averages and swaps its own part.
 TEST(EmaTest, TakesParametersAsTheyLie) {
   OnMesh({{"fsdp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
     const Layout rows = Layout::Replicated(mesh.layout(), 1).WithShard(0, 0);

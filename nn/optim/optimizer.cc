@@ -21,14 +21,14 @@
 namespace crosshatch::nn {
 namespace {
 
-/// What one parameter brings to a step. All local and contiguous.
+/// One parameter's tensors in a step, all local and contiguous.
 struct Part {
   size_t index;
   Tensor data;
   Tensor grad;
 };
 
-/// The `count` elements that begin where `first` does.
+/// Returns the `count` elements from the start of `first` on.
 Tensor RunOf(const Tensor& first, int64_t count) {
   return MakeView(first.storage(), first.storage_offset(), {count}, {1},
                   first.dtype());
@@ -115,7 +115,7 @@ void Optimizer::MakeStates(absl::FunctionRef<bool(size_t)> wants) {
   size_t i = 0;
   while (i < parameters_.size()) {
     const auto wants_state = [&](size_t p) {
-      // What a load that failed has filled is no state.
+      // Without a step, the slots may be leftovers of a failed load.
       return wants(p) && states_[p].step == 0;
     };
     if (!wants_state(i)) {
@@ -124,7 +124,8 @@ void Optimizer::MakeStates(absl::FunctionRef<bool(size_t)> wants) {
     }
     std::optional<HostMemoryScope> on_host;
     if (parameters_[i]->on_host()) on_host.emplace();
-    // One storage for as many parameters as are neighbours in theirs.
+    // Parameters that are neighbours in memory share one storage for their
+    // state.
     const size_t first = i;
     const Tensor start = LocalTensor(parameters_[first]->data());
     int64_t count = 0;
@@ -175,10 +176,10 @@ absl::Status Optimizer::Step() {
         << name_ << ": parameter " << parameter.name() << " " << data.Describe()
         << " has the gradient " << grad.Describe();
     ++states_[i].step;
-    // Also where this rank holds none of it: all ranks count a step.
+    // Also if this rank's shard is empty, because all ranks count the step.
     BeginWrite(name_, data);
     for (const Tensor& slot : locals_[i]) BeginWrite(name_, slot);
-    if (data.numel() == 0) continue;  // No address to begin a run with.
+    if (data.numel() == 0) continue;  // No address for a run to begin at.
     parts.push_back({i, data, grad});
   }
 

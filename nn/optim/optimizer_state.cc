@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Optimizers as states.
+// The implementation of StateHolder for optimizers.
 
 #include <algorithm>
 #include <cstdint>
@@ -31,7 +31,7 @@ absl::Status Optimizer::CheckNamed(const Parameter& parameter) const {
       parameter.data().Describe(), " has none; call Module::NamedParameters"));
 }
 
-// Of the slots, in their order.
+// Returns the names of the slots in order.
 std::vector<std::string> Optimizer::EntryNames(
     const std::string& parameter) const {
   std::vector<std::string> names;
@@ -87,8 +87,8 @@ absl::StatusOr<StateDict> Optimizer::StateToFill(
     is_kept[i] = true;
     has_slots[i] = has_slots[i] || !is_step;
   }
-  // Due is the step of each parameter, and with any slot of one all of them.
-  // Where a parameter may be missing it is so as a whole.
+  // Each parameter needs its step and, if it has any slot, all of them. An
+  // optional parameter is missing as a whole.
   std::vector<std::string> own;
   std::vector<std::string> left_out;
   for (const auto& [name, entry] : by_name) {
@@ -104,7 +104,7 @@ absl::StatusOr<StateDict> Optimizer::StateToFill(
   const absl::Status matched =
       MatchStateNames(absl::StrCat("this ", name_), own, saved, options)
           .status();
-  // What differs is told whether it is allowed or not.
+  // Report the differences even if they are allowed.
   if (options.differences != nullptr) {
     std::vector<std::string>& missing = options.differences->missing;
     missing.insert(missing.end(), left_out.begin(), left_out.end());

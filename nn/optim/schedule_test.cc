@@ -24,7 +24,7 @@ std::vector<double> Rates(const Schedule& schedule, int64_t count) {
 }
 
 TEST(ScheduleTest, WarmsUpAndGoesDown) {
-  // Each of these is exact in binary.
+  // These rates are exact in binary.
   EXPECT_THAT(Rates({.peak = 2}, 3), ElementsAre(2, 2, 2));
   EXPECT_THAT(Rates({.peak = 2, .warmup = 4}, 6),
               ElementsAre(0.5, 1, 1.5, 2, 2, 2));
