@@ -33,11 +33,11 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr int64_t kDim = 3;
-constexpr int64_t kRows = 5;  // Uneven on every mesh.
+constexpr int64_t kRows = 5;
 constexpr int64_t kTime = 3;
 
-// A gradient sums at most 15 tokens times 20 terms of size 1 and below, each
-// off by 2^-24 of itself, through the five products of there and back.
+// A gradient sums at most 15 tokens times 20 terms of at most 1, each with a
+// relative error of 2^-24, through five consecutive products.
 constexpr double kBound = 5 * 300 * 0x1p-24;
 
 Tensor Batch(int64_t salt) {
@@ -58,7 +58,7 @@ nn::MixtureOfExpertsOptions Options(int64_t experts,
           .stddev = 0.5};
 }
 
-// What a run gives of the whole batch: outputs and gradients, by name.
+// Outputs and gradients of the whole batch, by name.
 struct Outcome {
   std::vector<std::pair<std::string, std::vector<float>>> values;
   void Add(std::string name, const Tensor& t) {
@@ -66,7 +66,7 @@ struct Outcome {
   }
 };
 
-// Descends along the gradients and adds them to the outcome.
+// Takes a gradient step and adds the gradients to the outcome.
 void Descend(nn::Module& model, Outcome& outcome) {
   for (const auto& [name, parameter] : model.NamedParameters()) {
     outcome.Add(name, FullTensor(parameter->grad()));
@@ -76,7 +76,8 @@ void Descend(nn::Module& model, Outcome& outcome) {
   }
 }
 
-// Of which the ranks' sum is the batch's; balances have it as their mean.
+// Returns a loss whose sum over the ranks is the batch's. The balance losses
+// are averaged.
 Tensor Loss(const Tensor& y, const Tensor& balance, int ranks = 1) {
   return Add(Sum(Square(y)), Div(balance, ranks));
 }
@@ -108,7 +109,7 @@ Tensor SumOver(const Tensor& t, const DeviceMesh& mesh) {
       Redistribute(FromLocal(t, mesh, sums, t.sizes(), whole), whole));
 }
 
-// Each rank has rows of its own; what they have is put together.
+// Runs on distinct rows per rank, and concatenates the results.
 absl::StatusOr<Outcome> OnOwnTokens(const nn::MixtureOfExpertsOptions& options,
                                     const DeviceMesh& ep) {
   nn::MixtureOfExperts model(options);
@@ -132,7 +133,7 @@ absl::StatusOr<Outcome> OnOwnTokens(const nn::MixtureOfExpertsOptions& options,
 
 enum class Given { kPlain, kReplicated, kSplit };
 
-// Every rank has all rows, along the axis of the experts.
+// Runs on all rows on every rank along the axis of the experts.
 absl::StatusOr<Outcome> OnSharedTokens(
     const nn::MixtureOfExpertsOptions& options, const DeviceMesh& tp,
     Given given) {
@@ -184,7 +185,7 @@ struct Case {
   std::optional<double> capacity;
 };
 
-// Even and uneven shares of experts, fewer experts than ranks.
+// Even and uneven shares of experts, and fewer experts than ranks.
 constexpr Case kCases[] = {{2, 4, std::nullopt}, {2, 5, 1.0},
                            {3, 5, std::nullopt}, {4, 3, 1.25},
                            {3, 2, 0.5},          {1, 3, 1.0}};
@@ -217,8 +218,8 @@ TEST(ExpertParallelTest, OfSharedTokensGivesWhatOneRankDoes) {
   }
 }
 
-// Rows over one axis, unevenly, and the positions of each over another, too:
-// who is dropped follows from the order of rows, then positions.
+// Splits rows unevenly over one axis, and positions over another. Which choices
+// are dropped depends on the order of rows, then positions.
 TEST(ExpertParallelTest, OfRowsSplitByPositionTakesTheOrderOfTheBatch) {
   for (const double capacity : {0.2, 0.5, 0.8}) {
     OnMesh({{"dp", 2}, {"tp", 2}}, [=](const DeviceMesh& mesh) -> absl::Status {
@@ -229,7 +230,7 @@ TEST(ExpertParallelTest, OfRowsSplitByPositionTakesTheOrderOfTheBatch) {
       CH_ASSIGN_OR_RETURN(const DeviceMesh all, joined.Slice("all"));
       const auto options = Options(5, capacity);
       CH_ASSIGN_OR_RETURN(Outcome expected, OnOneRank(options));
-      expected.values.resize(2);  // y and the balance of the first step.
+      expected.values.resize(2);  // y and the balance loss of the first step.
 
       nn::MixtureOfExperts model(options);
       CH_RETURN_IF_ERROR(ParallelizeModule(
@@ -250,7 +251,7 @@ TEST(ExpertParallelTest, OfRowsSplitByPositionTakesTheOrderOfTheBatch) {
   }
 }
 
-// The same bits in every run, whatever the order in which streams come.
+// The result is deterministic in any order of streams.
 TEST(ExpertParallelTest, IsTheSameInEveryRun) {
   std::vector<std::string> runs;
   for (const uint64_t seed : {0, 1, 2}) {
@@ -274,8 +275,8 @@ TEST(ExpertParallelTest, IsTheSameInEveryRun) {
   EXPECT_EQ(runs[0], runs[2]);
 }
 
-// Each rank receives the rows of its experts that others have, and its own
-// rows' results, forward; the gradients of both, backward.
+// Forward, each rank receives other ranks' rows for its experts, and the
+// results for its own rows. Backward moves the gradients of both.
 TEST(ExpertParallelTest, MovesEachRowThereAndBack) {
   OnMesh({{"ep", 2}}, [](const DeviceMesh& ep) -> absl::Status {
     const auto options = Options(4, std::nullopt);
@@ -293,8 +294,7 @@ TEST(ExpertParallelTest, MovesEachRowThereAndBack) {
     x.set_requires_grad(true);
     const TensorList out = model.Call({x});
     CH_RETURN_IF_ERROR(Backward(Sum(out[0])));
-    // Rows that this rank gives to the other, and those it takes, by the
-    // router's own words.
+    // The rows that this rank sends and receives, by the router's choices.
     const std::vector<int64_t> choices =
         TopK(MatMul(Reshape(x.Detach(), {kRows * kTime, kDim}),
                     model.router()->data().Detach(), false, true),
@@ -322,7 +322,8 @@ TEST(ExpertParallelTest, SaysWhatDoesNotFit) {
         std::string(
             ParallelizeModule(linear, ep, {{"", ExpertParallel()}}).message()),
         HasSubstr("fits nn::MixtureOfExperts; module \"\" is of another"));
-    // Before anything is changed, whichever comes first.
+    // The error comes before any change to the model, for either order of
+    // plans.
     nn::Sequential three;
     for (int i = 0; i < 3; ++i) three.Add<nn::Linear>(2, 2);
     CH_EXPECT_FALSE(ParallelizeModule(three, ep,
@@ -357,7 +358,7 @@ TEST(ExpertParallelTest, SaysWhatDoesNotFit) {
   });
 }
 
-// A projection, which tensor parallelism splits, and experts.
+// A projection for tensor parallelism, and experts.
 class Projected final : public nn::Module {
  public:
   const char* type_name() const override { return "Projected"; }

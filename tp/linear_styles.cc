@@ -23,7 +23,7 @@
 namespace crosshatch::tp {
 namespace {
 
-// The features of a Linear's input or output, which come in units.
+// The features of a Linear's input or output, divided into units.
 struct Features {
   int64_t size;
   int64_t unit;
@@ -37,7 +37,8 @@ struct Features {
     return largest * subunit < unit ? subunit : unit;
   }
 
-  // Returns whether all ranks have equally many of `parts`, all of one unit.
+  // Returns whether several ranks share each unit, with equally many of `parts`
+  // per rank.
   bool RanksShareUnits(int64_t parts, int ranks) const {
     const int64_t units = size / unit;
     return units > 0 && ranks > units && ranks % units == 0 && parts != 0 &&
@@ -52,8 +53,9 @@ struct Features {
     return RanksShareUnits(parts, ranks) ? subunit : unit;
   }
 
-  // Returns how many neighbouring ranks have a replica of each unit that
-  // `query_heads` heads read: more than 1 if each rank's heads read one unit.
+  // Returns the number of neighbouring ranks with a replica of each unit, for
+  // units that `query_heads` heads read. It exceeds 1 if each rank's heads read
+  // one unit.
   int ReplicasFor(int64_t query_heads, int ranks) const {
     return RanksShareUnits(query_heads, ranks)
                ? static_cast<int>(ranks * unit / size)
@@ -101,9 +103,9 @@ absl::Status CheckFits(const char* style, const nn::Module& module,
   return absl::OkStatus();
 }
 
-// Key and value heads that neighbouring ranks hold replicas of. The
-// tensor-parallel axis is seen as two, of heads and of the replicas of one, on
-// which the parameters are; activations come from the whole axis and go back.
+// Key and value heads with replicas on neighbouring ranks. Parameters are on a
+// view of the tensor-parallel axis as two axes, heads and replicas. Activations
+// come from the whole axis and return to it.
 class ReplicatedHeads {
  public:
   // `replicas` divides the ranks of `mesh`; `unit` is the width of a head.
@@ -141,9 +143,9 @@ class ReplicatedHeads {
                      sum_over_both);
   }
 
-  // Returns `y` [..., heads * unit], on the mesh of both axes, on the whole
-  // axis: [..., ranks * unit], each head repeated once per replica, one on each
-  // rank. Gradients of replicas are summands of the head's.
+  // Converts `y` [..., heads * unit] from the mesh of both axes to the whole
+  // axis: [..., ranks * unit], with each head repeated once per replica, one on
+  // each rank. Gradients of replicas are summands of the head's.
   Tensor Leave(const Tensor& y) const {
     const int features = y.ndim() - 1;
     const Layout by_heads =
@@ -159,7 +161,7 @@ class ReplicatedHeads {
   }
 
  private:
-  // Axes of the parted mesh.
+  // Axes of the split mesh.
   static constexpr int kHeads = 0;
   static constexpr int kReplicas = 1;
 
@@ -172,8 +174,8 @@ class ReplicatedHeads {
   int64_t unit_;
 };
 
-// Checks that a Linear took a plain tensor as a local shard of the right width;
-// `whole` is the tensor that it was taken as a shard of.
+// Checks that a plain tensor, taken as a local shard of `whole`, has the right
+// width.
 void CheckWidth(const Tensor& given, const Tensor& whole,
                 const DeviceMesh& mesh, const Placement& placement,
                 const nn::Module& module, const char* style) {
@@ -234,7 +236,8 @@ class Colwise final : public ParallelStyle {
       const Features output = {.size = linear->weight()->data().size(0),
                                .unit = options_.unit,
                                .subunit = options_.subunit};
-      // A rank's own heads, as plain tensors, come with their keys.
+      // A rank's own query heads, as plain tensors, need their keys on the same
+      // rank.
       out_unit = options_.use_local_output ? output.LocalUnitFor(ranks)
                                            : output.UnitFor(ranks);
       const int replicas = output.ReplicasFor(options_.query_heads, ranks);
@@ -255,7 +258,7 @@ class Colwise final : public ParallelStyle {
     }
     AddInputHook(module, mesh, {.given = options_.input}, name());
     if (heads.has_value()) {
-      // Inside of all hooks: those of a program see tensors of `mesh`.
+      // Innermost wrapper, because hooks of a program see tensors of `mesh`.
       module.AddForwardWrapper(
           [heads](TensorSpan inputs,
                   const nn::Module::ForwardFunction& forward) {

@@ -10,7 +10,7 @@
 namespace crosshatch::tp {
 namespace {
 
-// $0: the heads of queries, and $1 those of keys and values.
+// $0: the unit of query heads; $1: that of key and value heads.
 constexpr char kPlan[] =
     R"(embed_tokens                       RowwiseParallel output=S(1)
 # Between blocks activations are split by position (dim 1). Attention and MLP
@@ -38,7 +38,8 @@ layers.*.self_attn.[qk]_norm       SequenceParallel sequence_dim=2
 
 std::string LlamaPlanText(const nn::LlamaConfig& config) {
   const nn::LlamaConfig of = config.Resolved();
-  // All query heads of a key head stay together.
+  // Keep the query heads of a key head on one rank if there are enough key
+  // heads.
   const std::string queries = absl::StrCat(
       "unit=", of.heads / of.kv_heads * of.head_dim, " subunit=", of.head_dim);
   const std::string keys =

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Plain tensors that one style returns (use_local_output) and another takes.
+// Plain tensors that one style returns (use_local_output) and another style
+// receives.
 
 #include <functional>
 #include <optional>
@@ -34,7 +35,7 @@ class Mlp final : public nn::Module {
     }
   }
   const char* type_name() const override { return "Mlp"; }
-  // What the program does between the two.
+  // The program's computation between the two.
   std::function<Tensor(const Tensor&)> between = [](const Tensor& t) {
     return t;
   };
@@ -79,7 +80,7 @@ TEST(LocalOutputDeathTest, IsTakenInItsOwnPlacement) {
   EXPECT_DEATH(
       ForwardOfMlp({{"up", columns}}, same, {.replicate_rest = true}),
       "layout .S\\(1\\)., and the style of this module takes it as .R.");
-  // A style's own module gets a plain tensor from it as well.
+  // A style's own module also receives a plain tensor from it.
   EXPECT_DEATH(
       ForwardOfMlp({{"", PrepareModuleInput(
                              {.desired = Shard(0), .use_local_input = true})},
@@ -88,13 +89,12 @@ TEST(LocalOutputDeathTest, IsTakenInItsOwnPlacement) {
       "Mlp returned .* of layout .S\\(0\\).(.|\n)*module up ");
   ForwardOfMlp(
       {{"up", columns}, {"down", RowwiseParallel({.input = Shard(1)})}}, same);
-  // After an op it is the program's.
+  // After an op, the plain tensor is the program's own.
   const ParallelPlan plan = {{"up", whole},
                              {"down", ColwiseParallel({.input = Partial()})}};
   ForwardOfMlp(plan, [](const Tensor& t) { return Mul(t, t); });
 }
 
-// Returns its inputs.
 class Passes final : public nn::Module {
  public:
   const char* type_name() const override { return "Passes"; }
@@ -105,8 +105,8 @@ class Passes final : public nn::Module {
   }
 };
 
-// What `up` makes goes to `both` as a second input, and from there, as a second
-// output, to `down`.
+// Passes the output of `up` to `both` as second input, and from there, as
+// second output, to `down`.
 class InSecondPlace final : public nn::Module {
  public:
   InSecondPlace() : up_(4, 4), down_(4, 4) {
@@ -165,7 +165,7 @@ TEST(LocalOutputDeathTest, IsCheckedAtEachInputAndOutput) {
       "module takes it as .S\\(1\\).(.|\n)*module down ");
 }
 
-// By a style of the outputs of its module, and by a later style of a Combined.
+// By a style for the outputs of its module, and by a later style of a Combined.
 TEST(LocalOutputDeathTest, IsCheckedWithinAModule) {
   const auto same = [](const Tensor& t) { return t; };
   EXPECT_DEATH(
@@ -189,7 +189,6 @@ TEST(LocalOutputDeathTest, IsCheckedWithinAModule) {
       "module takes it as .R.");
 }
 
-// Two modules read the output of `first`.
 class Fork final : public nn::Module {
  public:
   Fork() : first_(4, 4), left_(4, 4), right_(4, 4) {
@@ -216,7 +215,7 @@ class Fork final : public nn::Module {
 };
 
 // On one rank, and on the first rank of a dim of size 1, the shard is the whole
-// and may be in the memory of the tensor that came.
+// tensor and may share its memory.
 TEST(LocalOutputTest, IsTheWholeTensorOfADimOfSizeOne) {
   const Tensor x = SmallIntegers({1, 4}, 2);
   const std::vector<float> expected = Fork().Call({x})[1].ToVector<float>();
@@ -233,7 +232,7 @@ TEST(LocalOutputTest, IsTheWholeTensorOfADimOfSizeOne) {
        {"left",
         PrepareModuleInput({.desired = Shard(0), .use_local_input = true})},
        {"right", ColwiseParallel()}},
-      // The program's own tensor goes to left and right.
+      // The program passes one tensor to left and right.
       {{"left",
         PrepareModuleInput({.desired = Shard(0), .use_local_input = true})},
        {"right", ColwiseParallel()}},

@@ -18,7 +18,7 @@
 namespace crosshatch::tp {
 namespace {
 
-// Its output is its input, twice as large.
+// Returns twice its input.
 class Twice final : public nn::Module {
  public:
   const char* type_name() const override { return "Twice"; }
@@ -40,7 +40,8 @@ std::vector<float> Values(float factor) {
   return values;
 }
 
-// Ranks, how the plain output lies, how it should, whether as a plain tensor.
+// Ranks, the layout of the plain output, the desired one, whether as a plain
+// tensor.
 using Case = std::tuple<int, Placement, Placement, bool>;
 
 class PrepareModuleOutputTest : public testing::TestWithParam<Case> {};
@@ -62,8 +63,8 @@ TEST_P(PrepareModuleOutputTest, BringsTheFirstOutputIntoALayout) {
       return LocalTensor(DistributeTensor(
           FromValues<float>({kRows, kCols}, Values(factor)), mesh, layout));
     };
-    // A rank's part of the whole output, and of the input where the plain
-    // output is a shard.
+    // A rank's part of the whole output, and of the input if the plain output
+    // is a shard.
     CH_ASSIGN_OR_RETURN(const Tensor wanted, part(2, desired));
     CH_ASSIGN_OR_RETURN(const Tensor given, part(1, output));
     const Tensor input = Clone(given).set_requires_grad(true);

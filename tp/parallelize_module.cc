@@ -27,7 +27,7 @@ namespace {
 
 constexpr char kAttachment[] = "tp";
 
-// The style that a plan has applied to a module.
+// The style that a plan applied to a module.
 class AppliedStyle final : public nn::Attachment {
  public:
   explicit AppliedStyle(Style style) : style_(std::move(style)) {}
@@ -37,7 +37,7 @@ class AppliedStyle final : public nn::Attachment {
   const Style style_;
 };
 
-// Returns the style that an earlier plan has applied; null if there is none.
+// Returns the style that an earlier plan applied, or null.
 const ParallelStyle* StyleOf(const nn::Module& module) {
   const auto* applied =
       static_cast<AppliedStyle*>(module.attachment(kAttachment));
@@ -48,11 +48,11 @@ std::string Quoted(const std::string& name) {
   return absl::StrCat("\"", name, "\"");
 }
 
-// A module of the tree and its style in the plan; null if it has none.
+// A module of the tree and its style in the plan, or null.
 struct StyledModule {
   nn::NamedModule named;
   Style style;
-  std::string pattern;  // That matched.
+  std::string pattern;  // The one that matched.
 };
 
 absl::StatusOr<std::vector<StyledModule>> Assign(nn::Module& root,
@@ -99,7 +99,7 @@ absl::StatusOr<std::vector<StyledModule>> Assign(nn::Module& root,
   return modules;
 }
 
-// Gives every plain parameter that has memory on one rank its values there.
+// Copies the values of every plain parameter with memory from one rank.
 absl::Status SendFrom(int source, nn::Module& root, const DeviceMesh& mesh) {
   if (source < 0 || source >= mesh.size(0)) {
     return absl::InvalidArgumentError(
@@ -113,7 +113,8 @@ absl::Status SendFrom(int source, nn::Module& root, const DeviceMesh& mesh) {
     plain.push_back(parameter);
     attached += parameter->data().storage()->attached() ? '1' : '0';
   }
-  // Ranks may differ in what has memory; what is sent all have to know.
+  // Ranks may differ in which parameters have memory, but all must agree on
+  // what is sent.
   CH_ASSIGN_OR_RETURN(Communicator * communicator, MeshCommunicator(mesh));
   CH_ASSIGN_OR_RETURN(const std::vector<std::string> all,
                       communicator->Exchange(attached, "source_rank"));
@@ -187,7 +188,7 @@ absl::Status ParallelizeModule(nn::Module& root, const DeviceMesh& mesh,
     CH_RETURN_IF_ERROR(
         module.style->Check(*module.named.module, module.named.name));
   }
-  // Names the parameters, for the messages of styles.
+  // Gives the parameters the names that messages of styles use.
   root.NamedParameters();
   if (options.source_rank.has_value()) {
     CH_RETURN_IF_ERROR(SendFrom(*options.source_rank, root, mesh));

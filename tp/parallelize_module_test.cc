@@ -30,7 +30,7 @@ namespace {
 using ::testing::HasSubstr;
 
 // Tokens [B, T] to [B, T, 3] through an embedding and an MLP, with sizes that
-// two or three ranks do not divide.
+// do not divide by two or three.
 class Net final : public nn::Module {
  public:
   Net()
@@ -62,7 +62,7 @@ Tensor Tokens() {
   return FromValues<int32_t>({2, 5}, ids);
 }
 
-// The output, then the gradients of the output's sum by the parameters.
+// The output, then the gradients of its sum.
 using Values = std::vector<std::vector<float>>;
 
 absl::StatusOr<Values> OutputAndGradients(Net& net) {
@@ -148,7 +148,7 @@ TEST(ParallelizeModuleTest, NamesWhatDoesNotFit) {
                    HasSubstr("\"upp\" for ColwiseParallel matches no module"));
     CH_EXPECT_THAT(message(tp, {{"", RowwiseParallel()}}),
                    HasSubstr("it fits nn::Linear and nn::Embedding"));
-    // Nothing above has changed the model.
+    // The errors above left the model unchanged.
     CH_EXPECT_FALSE(net.Parameters()[0]->data().is_distributed());
     CH_EXPECT_THAT(
         message(tp, {{"u*", ColwiseParallel()}, {"up", RowwiseParallel()}}),
@@ -199,7 +199,7 @@ TEST(ParallelizeModuleTest, NamesUnitsThatDoNotDivide) {
   });
 }
 
-// Ranks whose values differ: those of one count.
+// Values differ between ranks; those of one rank are used.
 TEST(ParallelizeModuleTest, TakesTheValuesOfOneRank) {
   Net dense;
   const Values expected = *OutputAndGradients(dense);
@@ -218,7 +218,7 @@ TEST(ParallelizeModuleTest, TakesTheValuesOfOneRank) {
           ParallelizeModule(net, mesh, plan, {.source_rank = source}));
       CH_ASSIGN_OR_RETURN(const Values values, OutputAndGradients(net));
       CH_EXPECT_EQ(values, expected);
-      // The others need no memory of their own, and have none but there.
+      // The other ranks need no memory for their own values.
       for (const bool right : {true, false}) {
         nn::Linear read(3, 5);
         read.NamedParameters();
@@ -236,7 +236,7 @@ TEST(ParallelizeModuleTest, TakesTheValuesOfOneRank) {
                          HasSubstr("parameter weight has memory on rank"));
         }
       }
-      // What has no memory yet is filled by its seed as ever.
+      // Parameters without memory are filled by their seed.
       nn::Linear deferred(3, 5);
       CH_RETURN_IF_ERROR(ParallelizeModule(
           deferred, mesh, {{"", ColwiseParallel()}}, {.source_rank = source}));
@@ -251,7 +251,7 @@ TEST(ParallelizeModuleTest, TakesTheValuesOfOneRank) {
   }
 }
 
-// Modules of the user's own that call themselves as ours do.
+// Modules of a program with the type names of ours.
 class NamedLikeOurs final : public nn::Module {
  public:
   explicit NamedLikeOurs(const char* name) : name_(name) {
@@ -285,7 +285,8 @@ TEST(ParallelizeModuleTest, AsksForTypesAndNotForNames) {
   });
 }
 
-// The output of columns then rows, and the gradients of its sum.
+// Returns the output of ColwiseParallel, then RowwiseParallel, and the
+// gradients of its sum.
 absl::StatusOr<std::vector<std::vector<float>>> ColumnsThenRows(
     nn::Linear& up, nn::Linear& down) {
   const Tensor x = SmallIntegers({3, 4}, 3).set_requires_grad(true);
@@ -299,13 +300,13 @@ absl::StatusOr<std::vector<std::vector<float>>> ColumnsThenRows(
   return values;
 }
 
-// How many units, of how many features, on how many ranks.
+// The number of units, of features, and of ranks.
 using UnitsCase = std::tuple<int64_t, int64_t, int>;
 
 class LocalInputsTest : public testing::TestWithParam<UnitsCase> {};
 
-// Ranks do not divide the units; in between is a plain tensor of each rank's
-// own columns.
+// The units do not divide by the ranks, and each rank's own columns are a plain
+// tensor in between.
 TEST_P(LocalInputsTest, AreTakenInUnits) {
   const auto& [units, unit, ranks] = GetParam();
   const int64_t inner = units * unit;

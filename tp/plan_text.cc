@@ -30,7 +30,7 @@ struct OptionInfo {
   bool is_required = false;
 };
 
-/// What a line gives, checked against the style's options.
+/// The options of a line, checked against those of the style.
 class Options {
  public:
   void Set(const std::string& name, Placement layout) {
@@ -69,7 +69,7 @@ struct StyleInfo {
   std::function<Style(const Options&)> make;
 };
 
-/// The one table of what a plan's text can name.
+/// The styles that a plan's text can name, with their options.
 const std::vector<StyleInfo>& Styles() {
   static const auto* const styles = new std::vector<StyleInfo>{
       {"ColwiseParallel",
@@ -129,7 +129,7 @@ const std::vector<StyleInfo>& Styles() {
               .desired = o.Layout("desired", Replicate()),
               .use_local_output = o.Flag("use_local_output")});
        }},
-      // Inputs and outputs both have a `desired`, so the names say whose.
+      // Inputs and outputs both have a `desired`, so the names have a prefix.
       {"PrepareModuleInputOutput",
        {{"input", Kind::kLayout, true},
         {"desired_input", Kind::kLayout, true},
@@ -170,7 +170,7 @@ std::string FormsOf(const StyleInfo& style) {
       });
 }
 
-/// Reads `word`, "name=value" or "name", into `options`.
+/// Parses `word`, "name=value" or "name", into `options`.
 absl::Status ReadOption(const StyleInfo& style, absl::string_view word,
                         int most_dims, Options& options) {
   const std::pair<std::string, std::string> parts =
@@ -221,7 +221,7 @@ absl::Status ReadOption(const StyleInfo& style, absl::string_view word,
     return absl::OkStatus();
   }
   const absl::StatusOr<Placement> layout = Placement::Parse(value);
-  // The axis of tensor parallelism is one, and splits evenly by itself.
+  // A plan has one axis, so a layout has no other axis to be strided by.
   if (!layout.ok() || layout->kind() == Placement::Kind::kStridedShard) {
     return refused();
   }

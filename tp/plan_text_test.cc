@@ -106,7 +106,6 @@ TEST(PlanTextTest, OptionsAreThoseOfTheStyles) {
   });
 }
 
-// The plan of a family is text that a program's user can begin with.
 TEST(LlamaPlanTextTest, LaysTheModelOutOnAnyNumberOfRanks) {
   for (const bool qk_norm : {false, true}) {
     const nn::LlamaConfig config = {

@@ -21,7 +21,7 @@
 namespace crosshatch::tp {
 namespace {
 
-// By position; nullopt for what stays as it is.
+// Layouts by position; nullopt leaves a tensor unchanged.
 using LayoutsList = std::vector<std::optional<ActivationLayouts>>;
 
 absl::StatusOr<LayoutsList> Paired(const std::string& what,
@@ -64,7 +64,7 @@ void RedistributeEach(const DeviceMesh& mesh, const LayoutsList& layouts,
   }
 }
 
-// Those of options.input, and those by name.
+// Returns the layouts of options.input and those by name.
 absl::StatusOr<LayoutsList> InputLayouts(const PrepareInputOptions& options,
                                          const char* style,
                                          const nn::Module& module,

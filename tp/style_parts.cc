@@ -35,8 +35,8 @@ Layout ActivationLayout(const DeviceMesh& mesh, int ndim, Placement placement,
   return LayoutOn(mesh, ndim, placement, splits_features ? unit : 1);
 }
 
-// Checks that a plain tensor that is some DTensor's shard is taken as what it
-// is. On one rank every layout is the same.
+// Checks that a plain tensor which is some DTensor's shard is taken with its
+// layout. On one rank all layouts are equal.
 void CheckGivenLayout(const Tensor& shard, const DeviceMesh& mesh,
                       const Layout& given) {
   const Layout* const own = ToLocalLayout(shard);
@@ -58,8 +58,8 @@ struct ComparedMeshes final : RankContext::Extension {
   std::vector<MeshLayout> meshes;
 };
 
-// Compares the first plain tensor that is taken as equal on all ranks: ids that
-// differ between ranks and that no op on the mesh takes come to light there.
+// Compares the first plain tensor that is taken as replicated. This finds ids
+// that differ between ranks even if no op on the mesh reads them.
 void CompareFirst(const Tensor& input, const DeviceMesh& mesh,
                   const Layout& layout) {
   RankContext& context = RankContext::Current();
@@ -136,7 +136,7 @@ Tensor RedistributeActivation(const Tensor& tensor, const DeviceMesh& mesh,
   }
   Layout target = ActivationLayout(mesh, tensor.ndim(), layouts.desired,
                                    layouts.desired_unit);
-  // If the right dim is split already, its units are the desired ones.
+  // If the right dim is split already, it keeps its units.
   const Layout& layout = LayoutOf(distributed);
   if (layout.state_of_axis(0) == target.state_of_axis(0)) target = layout;
   return Redistribute(distributed, target);

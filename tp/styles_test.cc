@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Styles that see all inputs and outputs of a module, by position and by name,
-// the style that replicates, and one of a program's own.
+// Styles for the inputs and outputs of a module, by position and by name;
+// ReplicateParallel; and a program's own style.
 
 #include <cstdint>
 #include <optional>
@@ -42,14 +42,15 @@ std::string LayoutText(const Tensor& t) {
   return t.is_distributed() ? LayoutOf(t).ToString() : "plain";
 }
 
-// (x [5, 4], memory [3, 4], scale [4]) -> (x * scale, memory * 2, x memory^T).
+// Computes (x [5, 4], memory [3, 4], scale [4]) -> (x * scale, memory * 2, x
+// memory^T).
 class Mixer final : public nn::Module, public nn::NamedInputs {
  public:
   const char* type_name() const override { return "Mixer"; }
   std::vector<std::string> input_names() const override {
     return {"x", "memory", "scale"};
   }
-  // How the inputs of the last forward lay.
+  // The layouts of the inputs of the last forward.
   std::vector<std::string> layouts;
 
  protected:
@@ -68,7 +69,7 @@ TensorList Inputs() {
           SmallIntegers({kMemory, kWidth}, 2), SmallIntegers({kWidth}, 3)};
 }
 
-// Each rank's rows of `whole`.
+// Returns this rank's rows of `whole`.
 Tensor Part(const Tensor& whole, const DeviceMesh& mesh, int dim) {
   return Clone(LocalTensor(DistributeTensor(
       whole, mesh,
@@ -91,7 +92,8 @@ TEST(PrepareModuleInputTest, BringsEachInputAndLeavesGaps) {
   for (const int ranks : {1, 2, 3}) {
     OnMesh({{"tp", ranks}}, [&](const DeviceMesh& mesh) -> absl::Status {
       const TensorList whole = Inputs();
-      // Rows of both come split; the scale is as it is: of no entry, or a gap.
+      // The rows of x and memory are split. The scale stays unchanged, by a
+      // missing or an empty entry.
       const std::vector<PrepareInputOptions> ways = {
           {.input = {Shard(0), Shard(0)}, .desired = {Shard(0), Replicate()}},
           {.input = {Shard(0), Shard(0), std::nullopt},
@@ -113,7 +115,7 @@ TEST(PrepareModuleInputTest, BringsEachInputAndLeavesGaps) {
         CH_EXPECT_EQ(mixer.layouts,
                      (std::vector<std::string>{"[S(0)]", "[R]", "[R]"}));
         CH_EXPECT_EQ(WholeOf(outputs), expected);
-        // An input that is not there stays so.
+        // An undefined input stays undefined.
         mixer.Call({Part(whole[0], mesh, 0), Part(whole[1], mesh, 0), {}});
         CH_EXPECT_EQ(mixer.layouts[2], "undefined");
       }
@@ -122,8 +124,8 @@ TEST(PrepareModuleInputTest, BringsEachInputAndLeavesGaps) {
   }
 }
 
-// The local product of a rank's rows and all of the memory: the gradients of
-// the replicated memory are summands, or, where ranks do alike, equal.
+// Multiplies a rank's rows with the whole memory. The gradients of the
+// replicated memory are summands, or equal if all ranks compute the same.
 TEST(PrepareModuleInputTest, HandsLocalPartsToTheModule) {
   for (const bool sums : {false, true}) {
     OnMesh({{"tp", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {
@@ -169,7 +171,7 @@ TEST(PrepareModuleInputOutputTest, SeesAllOfBoth) {
       const TensorList outputs = mixer.Call(
           {Part(whole[0], mesh, 0), Part(whole[1], mesh, 0), whole[2]});
       CH_EXPECT_EQ(LayoutText(outputs[0]), "[R]");
-      CH_EXPECT_EQ(LayoutText(outputs[1]), "[R]");  // As the module gave it.
+      CH_EXPECT_EQ(LayoutText(outputs[1]), "[R]");  // Unchanged.
       CH_EXPECT_EQ(LayoutText(outputs[2]), "[S(1)]");
       CH_EXPECT_EQ(WholeOf(outputs), expected);
       return absl::OkStatus();
@@ -244,7 +246,8 @@ TEST(RowwiseParallelDeathTest, SaysThatAPlainTensorWasTakenForAPart) {
                CH_RETURN_IF_ERROR(
                    ParallelizeModule(down, mesh, {{"", RowwiseParallel()}}));
                CH_RETURN_IF_ERROR(down.Materialize({}));
-               // Whole, where a rank's part would be of 10 features.
+               // The whole input, although a rank's shard would have 10
+               // features.
                down.Forward(Ones({2, 20}));
                return absl::OkStatus();
              }),
@@ -254,7 +257,7 @@ TEST(RowwiseParallelDeathTest, SaysThatAPlainTensorWasTakenForAPart) {
       "and takes 20 features");
 }
 
-// Has a buffer and no parameter.
+// A module with a buffer and no parameter.
 class Weigh final : public nn::Module {
  public:
   const char* type_name() const override { return "Weigh"; }
@@ -271,7 +274,7 @@ class Weigh final : public nn::Module {
                  }));
 };
 
-// Two products with a norm and a buffer in between.
+// Two products, with a norm and a buffer in between.
 class Block final : public nn::Module {
  public:
   Block() {
@@ -308,7 +311,7 @@ void ExpectNear(const Values& got, const Values& expected) {
   for (size_t i = 0; i < std::min(got.size(), expected.size()); ++i) {
     CH_EXPECT_EQ(got[i].size(), expected[i].size());
     for (size_t k = 0; k < std::min(got[i].size(), expected[i].size()); ++k) {
-      // Sums of at most 10 products of numbers around 1, three in a row.
+      // Three consecutive sums of at most 10 products of numbers around 1.
       CH_EXPECT_NEAR(got[i][k], expected[i][k], 100 * 0x1p-24) << i << " " << k;
     }
   }
@@ -326,14 +329,13 @@ TEST(ReplicateParallelTest, ComputesTheWholeModuleOnEveryRank) {
   const Values expected = Dense();
   for (const int ranks : {1, 2, 3}) {
     const std::vector<ParallelPlan> plans = {
-        // All of it, with a part that is split in between.
+        // All replicated, except for a split part.
         {{"", ReplicateParallel()}, {"down", RowwiseParallel()}},
-        // The norm alone: what comes split is made whole.
+        // Only the norm is replicated: its split input is gathered.
         {{"up", ColwiseParallel()},
          {"norm", ReplicateParallel()},
          {"weigh", ReplicateParallel()},
          {"down", RowwiseParallel()}},
-        // Nothing is split.
         {{"", ReplicateParallel({.use_local_output = true})}},
     };
     for (const ParallelPlan& plan : plans) {
@@ -384,7 +386,7 @@ int64_t AllReduces(const DeviceMesh& mesh) {
   return calls;
 }
 
-// A norm whose output two split projections take.
+// A norm whose output feeds two split projections.
 class GatedMlp final : public nn::Module {
  public:
   const char* type_name() const override { return "GatedMlp"; }
@@ -405,8 +407,8 @@ class GatedMlp final : public nn::Module {
       Make<nn::Linear>("down", 6, kWidth, nn::LinearOptions{.stddev = 0.5});
 };
 
-// The projections give the norm a gradient of pending sums, which are reduced
-// once, and not by an op that asks for it implicitly.
+// The norm's gradient from the projections is a Partial. It is reduced once,
+// explicitly.
 TEST(ReplicatedNormTest, SumsItsGradientOnce) {
   GatedMlp one;
   ASSERT_TRUE(one.Materialize({.seed = 5}).ok());
@@ -426,7 +428,7 @@ TEST(ReplicatedNormTest, SumsItsGradientOnce) {
         const ForbidImplicitRedistribution forbid;
         CH_ASSIGN_OR_RETURN(const Values values, OutputAndGradients(mlp));
         ExpectNear(values, *expected);
-        // One of the output of down, one of the gradient of norm's.
+        // One for the output of down, one for the norm's gradient.
         CH_EXPECT_EQ(AllReduces(mesh), 2);
         return absl::OkStatus();
       });
@@ -434,10 +436,12 @@ TEST(ReplicatedNormTest, SumsItsGradientOnce) {
   }
 }
 
-// A projection, a norm without parameters, and two split projections of it.
+// A projection, a norm without parameters, and two split projections of its
+// output.
 class BareNormMlp final : public nn::Module {
  public:
-  // \param group a GroupNorm of [2, 5, 4], of one group; else a LayerNorm.
+  // \param group whether the norm is a GroupNorm of [2, 5, 4] in one group,
+  //     else a LayerNorm.
   explicit BareNormMlp(bool group)
       : norm_(
             group
@@ -464,7 +468,8 @@ class BareNormMlp final : public nn::Module {
   nn::Linear& down_ = Make<nn::Linear>("down", 6, kWidth, Options());
 };
 
-// Sums go through a norm that has no parameter to reduce them for.
+// A norm without parameters needs no reduced gradient and passes on the
+// Partial.
 TEST(ReplicatedNormTest, WithoutParametersPassesOnPendingSums) {
   for (const bool group : {false, true}) {
     BareNormMlp one(group);
@@ -483,7 +488,7 @@ TEST(ReplicatedNormTest, WithoutParametersPassesOnPendingSums) {
         const ForbidImplicitRedistribution forbid;
         CH_ASSIGN_OR_RETURN(const Values values, OutputAndGradients(mlp));
         ExpectNear(values, *expected);
-        // One of the output of down, one of the gradient of in's.
+        // One for the output of down, one for the gradient of in.
         CH_EXPECT_EQ(AllReduces(mesh), 2);
         return absl::OkStatus();
       });
@@ -491,8 +496,8 @@ TEST(ReplicatedNormTest, WithoutParametersPassesOnPendingSums) {
   }
 }
 
-// A norm of groups of channels on every rank, times its own output split by
-// position: the gradient comes back split within the groups.
+// A replicated group norm, times its own output split by position. The gradient
+// comes back split within the groups.
 class SplitResidual final : public nn::Module {
  public:
   const char* type_name() const override { return "SplitResidual"; }
@@ -531,7 +536,6 @@ TEST(ReplicateParallelTest, TakesAGradientThatIsSplitWithinAView) {
   }
 }
 
-// Copies are of whole units, parts or not.
 TEST(ColwiseParallelTest, CopiesWholeUnits) {
   OnMesh({{"tp", 4}}, [](const DeviceMesh& mesh) -> absl::Status {
     nn::Linear keys(kWidth, 8);
@@ -547,7 +551,7 @@ TEST(ColwiseParallelTest, CopiesWholeUnits) {
   });
 }
 
-// A low-rank update that a program adds by a hook, before or after the plan.
+// A low-rank adapter, added by a hook before or after the plan.
 class Adapter final : public nn::Module {
  public:
   const char* type_name() const override { return "Adapter"; }
@@ -583,7 +587,7 @@ class Adapted final : public nn::Module {
   Adapter& adapter_ = Make<Adapter>("adapter");
 };
 
-// With as many ranks as key heads and with more, of which several hold copies.
+// As many ranks as key heads, and more, so that several ranks hold replicas.
 TEST(ColwiseParallelTest, HooksSeeTheMeshOfThePlan) {
   Adapted one;
   one.AddHook();
@@ -607,7 +611,8 @@ TEST(ColwiseParallelTest, HooksSeeTheMeshOfThePlan) {
           }
           CH_RETURN_IF_ERROR(model.Materialize({.seed = 5}));
           const Tensor y = model.Forward(input());
-          // Each rank has a head's features, which as many ranks copy.
+          // Each rank has the features of one head, with a replica on `copies`
+          // ranks.
           const int64_t copies = ranks / 2;
           std::vector<float> whole;
           const auto all = FullTensor(y).ToVector<float>();
@@ -625,7 +630,7 @@ TEST(ColwiseParallelTest, HooksSeeTheMeshOfThePlan) {
   }
 }
 
-// A module of a program's own: x * scale, element by element.
+// A program's own module: x * scale, element by element.
 class Scale final : public nn::Module {
  public:
   Scale()
@@ -646,7 +651,7 @@ class Scale final : public nn::Module {
 };
 
 // [own_style]
-// Splits a Scale and what it scales by features.
+// Splits a Scale and its input by features.
 class SplitScale final : public ParallelStyle {
  public:
   const char* name() const override { return "SplitScale"; }

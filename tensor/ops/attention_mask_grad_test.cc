@@ -40,7 +40,6 @@ bool HasGradient(const Shape& mask, AttentionOptions options) {
       inputs);
 }
 
-// A call is found again by its key.
 TEST(AttentionMaskGradTest, OtherKeyHeadsAreAnotherCall) {
   const auto key = [](const AttentionKeyHeads& key_heads) {
     OpKey key;
@@ -51,7 +50,6 @@ TEST(AttentionMaskGradTest, OtherKeyHeadsAreAnotherCall) {
   EXPECT_NE(key({.first_query = 2, .group = 2}), key({.group = 2}));
 }
 
-// Whatever it is broadcast over is summed.
 TEST(AttentionMaskGradTest, IsThatOfDifferences) {
   for (const Shape& sizes :
        {Shape{}, Shape{4}, Shape{3, 1}, Shape{3, 4}, Shape{2, 1, 4},
@@ -64,7 +62,7 @@ TEST(AttentionMaskGradTest, HoldsWithAllOtherOptions) {
   EXPECT_TRUE(HasGradient({2, 3, 4}, {.causal = true}));
   EXPECT_TRUE(HasGradient({2, 3, 4}, {.causal = true, .window = 2}));
   EXPECT_TRUE(HasGradient({2, 3, 4}, {.window = 1}));
-  // A query that sees nothing, and other keys for each row.
+  // A query without keys, and different keys per row.
   const Tensor ranges =
       FromValues<int32_t>({2, 3, 2}, {0, 1, 1, 3, 2, 2, 0, 4, 1, 4, 3, 4});
   EXPECT_TRUE(HasGradient({2, 1, 3, 4}, {.key_ranges = ranges}));
@@ -96,8 +94,8 @@ Tensor GradientOf(const TensorList& qkv, Tensor mask,
   return mask.grad();
 }
 
-// What a mask hides for good has no gradient, nor has a query that it leaves
-// nothing to see.
+// Permanently masked elements have no gradient, and neither has a query without
+// keys.
 TEST(AttentionMaskGradTest, IsZeroWhereNothingIsSeen) {
   const double none = -std::numeric_limits<double>::infinity();
   const Tensor grad = GradientOf(
@@ -109,7 +107,7 @@ TEST(AttentionMaskGradTest, IsZeroWhereNothingIsSeen) {
   EXPECT_NE(values[0], 0);
   EXPECT_THAT(std::vector<double>(values.begin() + 4, values.end()),
               Each(Eq(0)));
-  // Of no queries, keys or rows.
+  // Without queries, keys or rows.
   for (const Shape& sizes : {Shape{1, 0, 4}, Shape{1, 3, 0}, Shape{0, 3, 4}}) {
     const Tensor of_nothing =
         GradientOf({Zeros({sizes[0], sizes[1], 1, 2}, kFloat64),
@@ -120,8 +118,7 @@ TEST(AttentionMaskGradTest, IsZeroWhereNothingIsSeen) {
   }
 }
 
-// What is no number is not hidden: a row of it has such a gradient, and others
-// have not.
+// A NaN is not hidden: only its row has a NaN gradient.
 TEST(AttentionMaskGradTest, IsNoNumberWhereScoresAreNone) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const TensorList qkv = SmallTensors();
@@ -129,7 +126,7 @@ TEST(AttentionMaskGradTest, IsNoNumberWhereScoresAreNone) {
                                                   0, nan, 0, 0,  //
                                                   0, 0, 0, 0})
                           .set_requires_grad(true);
-  // The gradient of what comes out is 1 everywhere.
+  // The gradient of the output is 1 everywhere.
   const Tensor loss = Sum(Attention(qkv[0], qkv[1], qkv[2], {.mask = mask}));
   ASSERT_TRUE(Backward(loss).ok());
   const std::vector<double> values = mask.grad().ToVector<double>();
@@ -138,7 +135,6 @@ TEST(AttentionMaskGradTest, IsNoNumberWhereScoresAreNone) {
   }
 }
 
-// It is computed in float32 at least, and has the mask's dtype.
 TEST(AttentionMaskGradTest, ComputesInTheWiderDType) {
   const TensorList narrow = SmallTensors(kBFloat16);
   TensorList wide;
@@ -150,9 +146,9 @@ TEST(AttentionMaskGradTest, ComputesInTheWiderDType) {
   const std::vector<float> expected =
       GradientOf(wide, ToDType(mask, kFloat32)).ToVector<float>();
   const std::vector<float> got = grad.ToVector<float>();
-  // out and its gradient are rounded to 8 bits, each of at most 2 a unit, and
-  // an element of the result sums 4 products of such for 2 rows of 2 heads;
-  // then it is rounded itself.
+  // out and its gradient, of at most 2, are rounded to 8 bits. An element of
+  // the result sums 4 products of these for 2 rows of 2 heads, and is rounded
+  // itself.
   for (size_t i = 0; i < got.size(); ++i) {
     EXPECT_NEAR(got[i], expected[i], 0x1p-8 * 2 * 4 * 4) << i;
   }

@@ -11,10 +11,10 @@
 namespace crosshatch {
 namespace {
 
-// Scores that are all -inf, by overflow, are as if no key was seen.
+// If all scores overflow to -inf, the result is that of a query without keys.
 TEST(AttentionOverflowTest, OfNothingButInfinitelyLowScoresGivesZeros) {
   for (DType dtype : {kFloat32, kFloat64, kBFloat16, kFloat16}) {
-    // Those of float16, which are computed in float32, leave it by the scale.
+    // The scores of float16 are float32, so only the scale makes them overflow.
     const bool half = dtype == kFloat16;
     const double huge = dtype == kFloat64 ? 1e200 : half ? 6e4 : 1e30;
     const double scale = half ? 1e30 : 1;

@@ -26,9 +26,9 @@ struct Sizes {
   int64_t batch, q_len, kv_len, q_heads, kv_heads, dim;
 };
 
-/// Attention by its definition, with the matrix of scores. What `added` has,
-/// broadcast to [B, Hq, T, S], is added to them, and `kept` multiplies the
-/// probabilities.
+/// Computes attention by its definition, with the matrix of scores. Adds
+/// `added`, broadcast to [B, Hq, T, S], to the scores and multiplies the
+/// probabilities by `kept`.
 Tensor SlowAttention(const Tensor& q, const Tensor& k, const Tensor& v,
                      double scale, bool causal, int64_t window = 0,
                      const Tensor& added = Tensor(),
@@ -118,7 +118,7 @@ TEST(AttentionTest, HasGradients) {
   }
 }
 
-// Three queries of two heads and a key head, four keys.
+// Three queries of two heads, one key head, four keys.
 struct Small {
   Tensor q = Input({2, 3, 2, 2}, 1);
   Tensor k = Input({2, 4, 1, 2}, 2);
@@ -148,7 +148,7 @@ TEST(AttentionTest, AddsAMask) {
 
 TEST(AttentionTest, TakesDistanceOff) {
   const Small x;
-  // Query i stands at key i + 1.
+  // Query i is at the position of key i + 1.
   const Tensor distances =
       FromValues<double>({1, 3, 4}, {1, 0, 1, 2, 2, 1, 0, 1, 3, 2, 1, 0});
   const Tensor slopes = FromValues<float>({2}, {0.5f, 2.0f});
@@ -186,7 +186,8 @@ TEST(AttentionTest, DropsWhatDropoutDrops) {
        RandomInput({1, 3, 2, 2}, 3)}));
 }
 
-// As each document alone, values and gradients, and padding gives zeros.
+// Each document equals attention on it alone, in values and gradients. Padding
+// gives zeros.
 TEST(AttentionTest, StaysWithinDocuments) {
   const DocumentLengths lengths = {{3, 0, 4}, {1, 5}};
   Tensor q = Input({2, 8, 2, 2}, 1).set_requires_grad(true);

@@ -40,7 +40,7 @@ TEST(CatTest, Repeats) {
             (std::vector<float>{0, 1, 0, 1, 0, 1, 0, 1}));
   EXPECT_EQ(Repeat(a, {3, 1, 2}).sizes(), Shape({3, 1, 4}));
   EXPECT_EQ(Repeat(a, {2, 0}).sizes(), Shape({2, 0}));
-  // In memory of its own, even once.
+  // Repeat copies, even if it repeats once.
   EXPECT_NE(Repeat(a, {1, 1}).storage(), a.storage());
   EXPECT_DEATH(Repeat(a, {2}), "repeat of f32\\[1, 2\\].* by \\[2\\]");
   EXPECT_TRUE(Gradcheck(

@@ -16,7 +16,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// Small whole numbers, whose sums are exact: i % 7 - 3, scrambled.
+/// Returns small integers, whose sums are exact.
 Tensor Whole(const Shape& sizes, int64_t seed) {
   std::vector<float> values;
   for (int64_t i = 0; i < NumElements(sizes); ++i) {
@@ -25,7 +25,7 @@ Tensor Whole(const Shape& sizes, int64_t seed) {
   return FromValues<float>(sizes, values);
 }
 
-/// The definition, one output at a time.
+/// Computes one output at a time by the definition.
 std::vector<float> Direct(const Tensor& x, const Tensor& weight,
                           const Tensor& bias, const Conv2dOptions& options,
                           const Shape& sizes) {

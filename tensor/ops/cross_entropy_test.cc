@@ -52,7 +52,7 @@ TEST(CrossEntropyTest, LeavesIgnoredTargetsOut) {
   EXPECT_EQ(grad[2], 0);
   EXPECT_EQ(grad[3], 0);
   EXPECT_NE(grad[0], 0);
-  // No target at all: no mean.
+  // The mean over no targets.
   EXPECT_TRUE(std::isnan(
       CrossEntropy(logits, Full({3}, -100, kInt64)).ToVector<double>()[0]));
   EXPECT_EQ(CrossEntropy(logits, Full({3}, -100, kInt64),
@@ -104,7 +104,8 @@ TEST(CrossEntropyTest, ComesFromPartsOfTheClasses) {
              {grad, Slice(logits, 1, 2, 5), targets, logsumexp})
           .ToVector<double>();
   for (size_t r = 0; r < 4; ++r) {
-    if (r != 2) {  // An ignored row has a loss of zero only as a whole.
+    if (r != 2) {  // Row 2 is ignored: zero only in sum.
+                   // ignored.
       EXPECT_NEAR(loss.ToVector<double>()[r], whole[0].ToVector<double>()[r],
                   1e-14);
     }

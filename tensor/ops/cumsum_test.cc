@@ -33,7 +33,7 @@ TEST(CumSumTest, GivesTheDTypesItSays) {
   EXPECT_THAT(CumSum(Ones({3}, kBool), 0).ToVector<int64_t>(),
               ElementsAre(1, 2, 3));
   EXPECT_EQ(CumSum(Ones({3}, kInt32), 0).dtype(), kInt64);
-  // In bf16 1 would vanish beside 256.
+  // In bf16, 256 + 1 would round to 256.
   const Tensor a = CumSum(Ones({300}, kBFloat16), 0);
   EXPECT_EQ(a.dtype(), kBFloat16);
   EXPECT_EQ(a.ToVector<float>()[299], 300);

@@ -42,7 +42,7 @@ TEST(DropoutTest, FollowsFromKeyStepAndElement) {
   EXPECT_EQ(draw(1, 2), draw(1, 2));
   EXPECT_NE(draw(1, 2), draw(2, 2));
   EXPECT_NE(draw(1, 2), draw(1, 3));
-  // By the place in the tensor, not in memory.
+  // The mask depends on indices, not on addresses.
   EXPECT_EQ(Dropout(Transpose(x, 0, 1), 0.5, 1, 2).ToVector<float>(),
             draw(1, 2));
 }

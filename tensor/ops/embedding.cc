@@ -23,7 +23,7 @@ Shape WithColumns(const Tensor& ids, int64_t cols) {
   return sizes;
 }
 
-/// dtable (=, +=) the sums of grad's rows by id.
+/// Writes or adds the sums of grad's rows by id to dtable.
 void SumRowsById(const char* op, const Tensor& dtable, const Tensor& ids,
                  const Tensor& grad, int64_t first_row, WriteMode mode) {
   internal::CheckIndices(op, ids);

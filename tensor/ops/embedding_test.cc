@@ -55,7 +55,7 @@ TEST(EmbeddingTest, RefusesWhatDoesNotFit) {
                "embedding with indices f32\\[2\\]");
   EXPECT_DEATH(Embedding(Ones({2}, kInt64), Ones({3})),
                "embedding of i64\\[2\\].*in f32\\[3\\]");
-  // A device may find it when the host next waits.
+  // A device may report it when the host next waits.
   EXPECT_DEATH(
       Embedding(FromValues<int64_t>({3}, {0, 2, 3}), Ones({3, 2}))
           .ToVector<float>(),

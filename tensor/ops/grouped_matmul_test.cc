@@ -20,7 +20,7 @@ Tensor SmallNumbers(ShapeView sizes, int start) {
   return FromValues<float>(sizes, values);
 }
 
-// Each group by a product of its own.
+// Multiplies each group separately.
 Tensor OneByOne(const Tensor& x, const Tensor& w, ShapeView offsets,
                 bool transpose_w) {
   TensorList parts;
@@ -36,7 +36,8 @@ Tensor OneByOne(const Tensor& x, const Tensor& w, ShapeView offsets,
 
 TEST(GroupedMatMulTest, MultipliesEachGroupByItsMatrix) {
   const Tensor x = SmallNumbers({7, 3}, 1);
-  // Groups of some, none, one and the rest; of all; of none in front.
+  // Groups of some, none, one and the remaining rows; of all rows; with empty
+  // ones in front.
   for (const Shape& offsets :
        {Shape{0, 3, 3, 4, 7}, Shape{0, 7, 7, 7, 7}, Shape{0, 0, 0, 0, 7}}) {
     const Tensor w = SmallNumbers({4, 3, 5}, 2);

@@ -34,7 +34,7 @@ TEST(IndexTest, GathersAlongADim) {
   EXPECT_THAT(Gather(a, -2, Ids({1, 3}, {1, 0, 1})).ToVector<float>(),
               ElementsAre(3, 1, 5));
   EXPECT_EQ(Gather(a, 1, Ids({2, 0}, {})).sizes(), Shape({2, 0}));
-  // Strided a and index, and other dtypes of both.
+  // Strided a and index, in other dtypes.
   EXPECT_THAT(
       Gather(ToDType(Transpose(a, 0, 1), kInt32), 0,
              Transpose(ToDType(Ids({2, 2}, {2, 0, 1, 1}), kInt32), 0, 1))
@@ -66,7 +66,7 @@ TEST(IndexTest, ScatterWritesAndAdds) {
   EXPECT_THAT(base.ToVector<float>(), Each(10));
 }
 
-// 1 + 2^-8 is no bf16: added one by one it would be lost each time.
+// 1 + 2^-8 is not a bf16: one by one, each addition would round to 1.
 TEST(IndexTest, SumsOfShortFloatsAreRoundedOnce) {
   const Tensor sums =
       ScatterAdd(Ones({1}, kBFloat16), 0, Ids({8}, {0, 0, 0, 0, 0, 0, 0, 0}),
@@ -75,7 +75,7 @@ TEST(IndexTest, SumsOfShortFloatsAreRoundedOnce) {
 }
 
 TEST(IndexTest, HasGradients) {
-  // 2 comes twice in the first row, 0 three times in the second; 3 never.
+  // The first row has 2 twice, the second has 0 three times, neither has 3.
   const Tensor index = Ids({2, 3}, {2, 1, 2, 0, 0, 0});
   const TensorFunction gather = [&](TensorSpan in) {
     return Square(Gather(in[0], 1, index));
@@ -106,7 +106,7 @@ TEST(IndexTest, HasGradients) {
   EXPECT_TRUE(GradGradcheck(fill, {a}));
 }
 
-// The indices may be what a failed collective did not write.
+// A failed collective may have left the indices unwritten.
 TEST(IndexTest, OfAPoisonedRankAreNotLookedAt) {
   RankContext context({});
   const RankContextScope scope(&context);
@@ -123,7 +123,7 @@ TEST(IndexTest, OfAPoisonedRankAreNotLookedAt) {
   EXPECT_EQ(Backward(losses).message(), "rank 3 is gone");
 }
 
-// A device may find it when the host next waits.
+// A device may report it when the host next waits.
 TEST(IndexDeathTest, NamesAnIndexOutOfRange) {
   const Tensor a = Zeros({2, 3});
   EXPECT_DEATH(Gather(a, 1, Ids({2, 1}, {0, 3})).ToVector<float>(),

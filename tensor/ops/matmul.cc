@@ -68,7 +68,7 @@ void CheckOperands(const Tensor& a, const Tensor& b) {
   internal::CheckFloating(MatMulOp::kInfo.name, a);
 }
 
-/// args.out[m, n] (=, +=) the sum over batch dims of the products.
+/// Writes or adds the sum over batch dims of the products to args.out.
 void SumOverBatch(Tensor a, Tensor b, const MatMulSpec& spec, MatMulArgs args) {
   // If k is the second-last dim of both, the batch dims fold into it.
   const bool folds_into_k = spec.transpose_a && !spec.transpose_b;
@@ -106,7 +106,6 @@ void SumOverBatch(Tensor a, Tensor b, const MatMulSpec& spec, MatMulArgs args) {
     LaunchMatMul(args);
     return;
   }
-  // One product after another, added up.
   Shape index(ma.batch.size(), 0);
   const auto offset = [&index](const Tensor& t, const Matrices& m) {
     int64_t elements = 0;

@@ -22,7 +22,7 @@ namespace {
 using ::testing::Each;
 using ::testing::ElementsAre;
 
-/// The product by its definition, in row-major f64.
+/// Computes the product by its definition, in row-major f64.
 std::vector<double> SlowMatMul(const Tensor& a, const Tensor& b,
                                const MatMulSpec& spec) {
   const Tensor x = spec.transpose_a ? Transpose(a, -1, -2) : a;
@@ -67,7 +67,7 @@ Shape With(Shape batch, int64_t rows, int64_t cols) {
   return batch;
 }
 
-// Inputs are of multiples of 1/997 in [-1, 1] up to k = 15 terms.
+// Inputs are multiples of 1/997 in [-1, 1], with up to k = 15 terms.
 constexpr double kTolerance = 1e-14;
 
 void CheckProduct(const BatchCase& batch, const MatMulSpec& spec,
@@ -89,7 +89,7 @@ void CheckProduct(const BatchCase& batch, const MatMulSpec& spec,
         << a.Describe() << b.Describe() << spec.transpose_a << spec.transpose_b
         << spec.sum_batch << static_cast<int>(layout);
   }
-  // Into memory that is there, strided too.
+  // Into existing memory, also strided.
   for (TestLayout dst_layout :
        {TestLayout::kContiguous, TestLayout::kReversed}) {
     TestInput old = {out.sizes(), std::vector<double>(got.size(), 1)};

@@ -18,8 +18,8 @@ Tensor Weighted(const Tensor& g, const Tensor& weight) {
   return weight.defined() ? Mul(g, weight) : g;
 }
 
-/// The gradient of x * rstd, or of (x - mean) * rstd where `centered`, by x;
-/// `normal` is that product.
+/// Returns the gradient by x of `normal`, which is x * rstd or, if `centered`,
+/// (x - mean) * rstd.
 Tensor NormalizedGradient(const Tensor& g, const Tensor& normal,
                           const Tensor& rstd, bool centered) {
   Tensor inner = Sub(g, Mul(normal, MeanOfRows(Mul(g, normal))));

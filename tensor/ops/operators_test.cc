@@ -52,7 +52,6 @@ TEST(SubscriptTest, TakesElementsAndRanges) {
   EXPECT_THAT(Values(x[{1, Range{0, 2}}]), ElementsAre(3, 4));
   EXPECT_THAT(Values(x[{Range{}, -1}]), ElementsAre(2, 5));
   EXPECT_THAT((x[{Range{}, Range{1, 99}}]).sizes(), ElementsAre(2, 2));
-  // A view, as Select and Slice are.
   EXPECT_EQ(x[1].storage(), x.storage());
 }
 

@@ -46,7 +46,7 @@ constexpr int64_t kGroupedRows = 1024;
 constexpr int64_t kGroupedIn = 256;
 constexpr int64_t kGroupedOut = 512;
 
-// Groups of uneven numbers of rows.
+// Groups with uneven row counts.
 void BM_GroupedMatMul(benchmark::State& state) {
   const int64_t groups = state.range(0);
   const Tensor x = Ones({kGroupedRows, kGroupedIn});
@@ -64,7 +64,7 @@ void BM_GroupedMatMul(benchmark::State& state) {
 }
 BENCHMARK(BM_GroupedMatMul)->Arg(1)->Arg(8)->Arg(64);
 
-// The same number of products with one matrix: the upper bound for groups.
+// The same number of products with one matrix, as an upper bound for groups.
 void BM_UngroupedMatMul(benchmark::State& state) {
   const Tensor x = Ones({kGroupedRows, kGroupedIn});
   const Tensor w = Ones({kGroupedIn, kGroupedOut});
@@ -81,7 +81,7 @@ void BM_MulRecorded(benchmark::State& state) {
 }
 BENCHMARK(BM_MulRecorded);
 
-// Per op, forward and backward.
+// Measures forward and backward per op.
 void BM_ChainAndBackward(benchmark::State& state) {
   constexpr int kOps = 100;
   const Tensor a = Ones({8, 8}).set_requires_grad(true);

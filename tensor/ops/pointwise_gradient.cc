@@ -38,12 +38,12 @@ Tensor GeluDerivative(const Tensor& x) {
              Mul(Mul(x, Mul(Sub(1, Square(t)), slope)), 0.5));
 }
 
-/// (2 / sqrt(pi)) e^(-x^2).
+/// Returns (2 / sqrt(pi)) e^(-x^2).
 Tensor ErfDerivative(const Tensor& x) {
   return Mul(Exp(Neg(Square(x))), 2 / std::sqrt(std::numbers::pi));
 }
 
-/// The normal distribution function at x, plus x times the density.
+/// Returns the normal distribution function at x plus x times the density.
 Tensor GeluExactDerivative(const Tensor& x) {
   const Tensor below = Mul(Add(Erf(Mul(x, 1 / std::numbers::sqrt2)), 1), 0.5);
   const Tensor density =
@@ -123,7 +123,7 @@ bool SavesOutput(UnaryOp kind) {
          kind == UnaryOp::kRelu;
 }
 
-/// a +- alpha b.
+/// Differentiates a +- alpha b.
 std::shared_ptr<Node> SumNode(const BinaryPointwiseOp& op, const Tensor& a,
                               const Tensor& b) {
   const double factor = op.kind == BinaryOp::kAdd ? op.alpha : -op.alpha;
@@ -204,7 +204,7 @@ std::shared_ptr<Node> PowNode(const OpInfo& info, const Tensor& a,
   return node;
 }
 
-/// Maximum and Minimum.
+/// Differentiates Maximum and Minimum.
 std::shared_ptr<Node> ExtremeNode(const BinaryPointwiseOp& op, const Tensor& a,
                                   const Tensor& b) {
   auto node = MakeNode<2>(

@@ -158,7 +158,7 @@ TEST_P(BinaryGradientTest, MatchesDifferences) {
       GradGradcheck([&c](TensorSpan in) { return Square(c.fn(in[0], in[1])); },
                     {RandomInput({2, 2}, 9, c.low, c.high),
                      RandomInput({2}, 10, c.low, c.high)}));
-  // Both operands are one.
+  // The same tensor as both operands.
   EXPECT_TRUE(Gradcheck([&c](TensorSpan in) { return c.fn(in[0], in[0]); },
                         {RandomInput({3}, 11, c.low, c.high)}));
 }
@@ -220,7 +220,7 @@ TEST(MaximumTest, SharesTheGradientOfATie) {
   EXPECT_THAT(b.grad().ToVector<double>(), ElementsAre(0.5));
 }
 
-// What PyTorch gives.
+// PyTorch has the same results.
 TEST(NanTest, PassesThroughGradients) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const auto gradients = [](const auto& fn, const Tensor& a, const Tensor& b) {
@@ -259,7 +259,6 @@ TEST(PowTest, HasFiniteGradientsAtZero) {
   EXPECT_THAT(a.grad().ToVector<double>(), ElementsAre(0, 1, 0, 0));
   EXPECT_THAT(b.grad().ToVector<double>(),
               ElementsAre(0, 0, 0, ::testing::DoubleEq(std::log(2.0))));
-  // So have the gradients.
   const Tensor inputs[] = {a, b};
   const TensorList second =
       Gradients(Sum(Add(a.grad(), b.grad())), inputs).value();
@@ -268,7 +267,7 @@ TEST(PowTest, HasFiniteGradientsAtZero) {
       EXPECT_TRUE(std::isfinite(value)) << value;
     }
   }
-  // Such gradients hold the graph that holds them.
+  // These gradients are in the graph that owns them: break the cycle.
   a.set_grad(Tensor());
   b.set_grad(Tensor());
   const Tensor c = leaf({0, 3});

@@ -119,7 +119,7 @@ TEST(ReductionGradientTest, OfMoreEqualsThan16BitsCount) {
   for (DType dtype : {kFloat16, kBFloat16}) {
     for (auto* fn : {Max, Min}) {
       const Tensor x = Ones({kCount}, dtype).set_requires_grad(true);
-      // Large enough for a share that 16 bits hold.
+      // The share of one element is 0.5, which fits 16 bits.
       ASSERT_TRUE(Backward(Mul(fn(x, {}, false), 35'000.0)).ok());
       EXPECT_THAT(x.grad().ToVector<float>(), Each(0.5f)) << dtype;
     }

@@ -18,7 +18,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// x * x and x * x * x: two outputs that both have a gradient.
+// Returns x * x and x * x * x, which both have a gradient.
 class PowersOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {"powers"};

@@ -25,7 +25,7 @@ Sorted SortLanes(const Tensor& a, int dim, int64_t count, bool descending,
   return {std::move(both[0]), std::move(both[1])};
 }
 
-/// For a tensor of no dims.
+/// Sorts a tensor without dims.
 Sorted SortOne(const Tensor& a, bool descending) {
   const Sorted one = SortLanes(Reshape(a, {1}), 0, 1, descending, true);
   return {Reshape(one.values, {}), Reshape(one.indices, {})};

@@ -112,7 +112,7 @@ void ExpectMatches(
           if (std::isnan(expected[i])) {
             EXPECT_TRUE(std::isnan(actual[i])) << what << ToString(sizes);
           } else if (actual[i] != expected[i]) {
-            // Sums of 24 terms of about 1 at most, and two roots.
+            // Sums of 24 terms of at most about 1, and two roots.
             EXPECT_NEAR(actual[i], expected[i],
                         1e-13 * std::max(1.0, std::abs(expected[i])))
                 << what << ToString(sizes) << " over " << ToString(dims);
@@ -177,7 +177,7 @@ TEST(NormTest, HasZeroGradientWhereItHasNoDerivative) {
 }
 
 TEST(NormTest, OfShortFloatsIsComputedInFloat32) {
-  // The squares are beyond f16.
+  // The squares exceed f16.
   const Tensor a = Values({300, 400}, kFloat16);
   EXPECT_THAT(Norm(a).ToVector<float>(), ElementsAre(500));
   EXPECT_EQ(Norm(a).dtype(), kFloat16);

@@ -32,8 +32,8 @@ Tensor Projection(const Tensor& x, const Tensor& w, int64_t heads) {
   return Reshape(Linear(x, w), {kBatch, kTime, heads, kDim});
 }
 
-/// A block of a language model and a step of its training, twice over; what
-/// comes out: the loss, then gradients.
+/// Trains a language model's block for two steps. Returns the loss, then
+/// gradients.
 std::vector<Tensor> RunProgram(DType dtype) {
   const Tensor table = Parameter({kVocab, kWidth}, dtype);
   const Tensor norm = Parameter({kWidth}, dtype);
@@ -78,7 +78,7 @@ std::vector<Tensor> RunProgram(DType dtype) {
   return results;
 }
 
-/// On the backend of the test's own thread.
+/// Uses the backend of the test's own thread.
 std::vector<std::vector<float>> ValuesOf(RankContextOptions options,
                                          DType dtype) {
   options.backend = &RankContext::Current().backend();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Every op and every method of Tensor says so when it is given an undefined
-// tensor, where a null pointer would end the process without a word.
+// Every op and every method of Tensor reports an undefined tensor instead of
+// dereferencing a null pointer.
 
 #include <string>
 #include <vector>
@@ -14,7 +14,7 @@ namespace {
 
 TEST(UndefinedInputsDeathTest, AreNamedByEveryEntryPoint) {
   const std::vector<EntryPoint> all = EntryPoints();
-  // What the generator no longer reads is missed here.
+  // Fails if the generator misses entry points.
   EXPECT_GT(all.size(), 120u);
   for (const EntryPoint& entry : all) {
     SCOPED_TRACE(entry.call);

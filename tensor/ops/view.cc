@@ -84,8 +84,8 @@ Shape InferSizes(const char* op, const Tensor& a, ShapeView sizes) {
   return result;
 }
 
-/// (a) -> a view of given strides into the memory of a contiguous tensor.
-/// Internal: the histories of views consist of it.
+/// (a) -> a view with the given strides into the memory of a contiguous tensor.
+/// Internal: graph histories of views consist of it.
 class AsStridedOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {
@@ -145,7 +145,7 @@ class AsStridedOp final : public Op {
   Shape strides_;
 };
 
-/// Differentiates a write through a view, with the write's node.
+/// Differentiates a write through a view, using the write's node.
 class WriteThroughViewNode final : public Node {
  public:
   WriteThroughViewNode(AsStridedOp view, std::shared_ptr<Node> write)

@@ -48,7 +48,7 @@ TEST(ViewTest, GivesTheElementsOfEachShape) {
   EXPECT_EQ(View(Ones({}), {1, 1}).sizes(), Shape({1, 1}));
 }
 
-/// The elements of a strided tensor as another shape, one by one.
+/// Returns the elements of a strided tensor in order.
 std::vector<float> Flat(const Tensor& a) { return a.ToVector<float>(); }
 
 TEST(ViewTest, OfStridedTensorsIsAViewWhereStridesAllowIt) {

@@ -31,7 +31,7 @@ class InlineStream final : public Stream {
   void Synchronize() override {}
 
  private:
-  void Enqueue(Task) override {}  // Launch never comes here.
+  void Enqueue(Task) override {}  // Launch runs inline.
 };
 
 /// The part of a queue that it shares with its events and that may outlive it.
@@ -56,8 +56,7 @@ class Progress {
     return done_.load(std::memory_order_acquire) >= point;
   }
 
-  /// Blocks the calling thread, which is `waiter`, until `point` tasks are
-  /// done.
+  /// Blocks `waiter`, the calling thread, until `point` tasks are done.
   void BlockUntil(int64_t point, AgentId waiter) {
     if (Reached(point)) return;
     WaitGraph::Stalls stalls;
@@ -88,8 +87,8 @@ class Progress {
           ++i;
           continue;
         }
-        // The wait ends here, even if the waiter's thread takes time to wake
-        // up. If the waiter ended it, it would seem to wait for an idle queue.
+        // End the wait here, before the waiter's thread wakes up. Otherwise it
+        // would seem to wait for an idle queue.
         if (wait_graph_ != nullptr && waiters_[i].agent != kNoAgent) {
           wait_graph_->EndWait(waiters_[i].agent);
         }
@@ -212,8 +211,8 @@ class QueueStream final : public Stream {
       std::lock_guard<std::mutex> lock(progress_->mutex());
       pending_.push_back(std::move(issued));
       if (!idle_) return;
-      // Set by the issuing thread. Until the worker is awake, the wait graph
-      // would assume that the queue waits for more work.
+      // Set by the issuing thread. Otherwise the wait graph would assume until
+      // the worker wakes up that the queue waits for more work.
       idle_ = false;
       if (progress_->wait_graph() != nullptr) {
         progress_->wait_graph()->SetRunning(agent());
@@ -222,7 +221,7 @@ class QueueStream final : public Stream {
     work_.notify_one();
   }
 
-  /// The worker's loop.
+  /// Runs tasks until the stream ends.
   void Work() {
     KernelContext context{.pool = options_.pool};
     std::optional<AdversarialDelays> delays;
@@ -237,14 +236,14 @@ class QueueStream final : public Stream {
           const IssuedErrorContextScope issuer(issued.at);
           issued.task(context);
         }
-        issued.task = nullptr;  // What it holds goes before anyone is told.
+        issued.task = nullptr;  // Destroy what it captured before notifying.
         progress_->Advance();
       }
       batch.clear();
     }
   }
 
-  /// Swaps the pending tasks with the empty `batch`; waits while there are
+  /// Swaps the pending tasks with the empty `batch`, waiting while there are
   /// none. Returns false if the stream ends.
   bool TakeBatch(std::vector<Issued>& batch) {
     WaitGraph* const graph = progress_->wait_graph();
@@ -274,7 +273,7 @@ class QueueStream final : public Stream {
   // For the rank's thread only.
   int64_t issued_ = 0;
   int64_t last_point_ = 0;
-  Event last_event_;  // A queue without work so far has nothing to wait for.
+  Event last_event_;  // Null for a queue without work.
 
   // Guarded by progress_->mutex().
   std::condition_variable work_;

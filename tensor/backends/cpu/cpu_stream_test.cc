@@ -177,9 +177,9 @@ TEST(QueueStreamTest, DropsWhatATaskHoldsBeforeTheEvent) {
   EXPECT_TRUE(watch.expired());
 }
 
-// A producer on one stream and a consumer on the other, in both directions. A
-// value must be consumed in its own round, and the buffer must not be
-// overwritten before it was read.
+// Runs a producer on one stream and a consumer on the other, with waits in both
+// directions. A value must be consumed in its own round, and the buffer must
+// not be overwritten before it is read.
 int WrongReads(uint64_t seed, bool wait_for_product, bool wait_for_reader) {
   auto producer = Queue(seed, "producer");
   auto consumer = Queue(seed, "consumer");

@@ -8,8 +8,8 @@
 namespace crosshatch::internal {
 namespace {
 
-// Products of bfloat16 on tensor cores; third_party/cuda/find_toolkit.py takes
-// none below it.
+// Tensor cores with bfloat16. third_party/cuda/find_toolkit.py requires it,
+// too.
 constexpr int kLeast = 80;
 
 std::string Text(int capability) {

@@ -11,7 +11,7 @@
 namespace crosshatch {
 namespace {
 
-// Linked with the toolkit's libraries; runs with devices or without.
+// Linked with the toolkit's libraries; runs with or without devices.
 TEST(CudaBackendTest, NamesADeviceThatIsNotThere) {
   const auto backend = CudaBackend(1000);
   EXPECT_EQ(backend.status().code(), absl::StatusCode::kNotFound);
@@ -27,7 +27,6 @@ TEST(CudaBackendTest, EachDeviceHasOne) {
   }
 }
 
-// A dry run needs no device and requests nothing else.
 TEST(CudaBackendTest, KernelsSayWhatTheyNeedWithoutADevice) {
   const KernelTable& kernels = CudaBackendForDryRuns().kernels();
   const int64_t rows = 1000;

@@ -113,8 +113,8 @@ TEST(CudaDryRunTest, AccountsWhatKernelsAskFor) {
   EXPECT_GT(context.device_allocator().stats().peak_total, 0);
 }
 
-// Late kernels write to memory that was returned too early; emulation ends the
-// program if they do.
+// A kernel that runs late writes to memory that was returned too early, and the
+// emulation aborts.
 TEST_F(CudaMachinesDeathTest, OneThatEverOtherSizesFill) {
   EXPECT_EXIT(
       {

@@ -143,7 +143,6 @@ class CudaStream final : public Stream {
   }
 
  private:
-  /// A task in the device's queue.
   struct HostTask {
     CudaStream* stream;
     Task task;
@@ -168,7 +167,7 @@ class CudaStream final : public Stream {
     SetDevice();
     is_recorded_ = false;
     task(context_);
-    is_recorded_ = false;  // It may have recorded something, and then issued.
+    is_recorded_ = false;  // It may have issued more work.
     EndIfThereIsAComplaint();
   }
 
@@ -184,8 +183,8 @@ class CudaStream final : public Stream {
 
   void SetDevice() const { CheckCuda(cudaSetDevice(device_), "cudaSetDevice"); }
 
-  /// Checks what has run so far. A poisoned rank reports its first error
-  /// instead of the consequences.
+  /// Checks all work so far. A poisoned rank reports its first error instead of
+  /// the consequences.
   void EndIfThereIsAComplaint() const {
     const auto* const kind =
         static_cast<const volatile ComplaintKind*>(&context_.complaint->kind);
@@ -195,7 +194,7 @@ class CudaStream final : public Stream {
       run_worker_([&] { poisoned = RankContext::Current().poisoned(); });
     }
     if (poisoned) return;
-    // The rest was written before.
+    // Previous writes are visible from here on.
     CheckCuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
     context_.places->End(*context_.complaint);
   }

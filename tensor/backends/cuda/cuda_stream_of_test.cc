@@ -25,7 +25,6 @@ void Clear(const Tensor& x) {
   });
 }
 
-// On another stream it would run too early or too late.
 TEST(CudaStreamOfTest, IsInTheOrderOfWhatIsIssued) {
   for (const uint64_t seed : {0, 1, 2, 3}) {
     RankContext context({.backend = *CudaBackend(0), .adversarial_seed = seed});
