@@ -55,7 +55,7 @@ Operand::Operand(DType dtype, std::vector<int64_t> sizes, LayoutKind layout)
   if (layout != LayoutKind::kTransposed) {
     std::reverse(order.begin(), order.end());
   }
-  // From the fastest dim to the slowest.
+  // Assign strides from the fastest dim to the slowest.
   int64_t stride = layout == LayoutKind::kPadded ? 3 : 1;
   bool is_inner = true;
   for (size_t d : order) {
@@ -157,7 +157,7 @@ void ExpectWithin(const Reals& actual, const Reals& expected,
                   const Reals& bounds, DType dtype, const std::string& what) {
   ASSERT_EQ(actual.size(), expected.size()) << what;
   ASSERT_EQ(actual.size(), bounds.size()) << what;
-  // Where rounding overflows.
+  // The limit beyond which rounding overflows.
   Real max_finite = std::numeric_limits<double>::max();
   if (dtype == DType::kFloat32) max_finite = std::numeric_limits<float>::max();
   if (dtype == DType::kBFloat16) max_finite = std::ldexp(Real(255), 120);

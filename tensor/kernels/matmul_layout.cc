@@ -10,7 +10,7 @@
 namespace crosshatch::internal {
 namespace {
 
-/// All of out, a batch of matrices.
+/// The whole batch of output matrices.
 struct WholeOut {
   explicit WholeOut(const MatMulArgs& args)
       : shape(args.batch), out{args.out.data, args.out_dtype} {

@@ -41,7 +41,7 @@ ForwardCut CutForward(const AttentionArgs& args) {
   return {shares, units, std::min<int64_t>(PartsFor(units, cost), 32)};
 }
 
-// Elements of the compute type that one part works in.
+// Elements of the compute type in one part's workspace.
 int64_t ForwardElements(const AttentionArgs& args) {
   const int64_t dim = PaddedDim(args);
   const int64_t keys = KeyTiles(args) * kKeys;

@@ -28,7 +28,7 @@ int64_t BackwardParts(const AttentionArgs& args) {
   return std::min<int64_t>(PartsFor(pairs, cost), 32);
 }
 
-// Elements of the compute type that one part works in.
+// Elements of the compute type in one part's workspace.
 int64_t BackwardElements(const AttentionArgs& args) {
   const int64_t dim = PaddedDim(args);
   const int64_t keys = KeyTiles(args) * kKeys;
@@ -45,7 +45,7 @@ namespace crosshatch {
 namespace HWY_NAMESPACE {
 namespace {
 
-/// dscores = probabilities * (dscores - delta), row by row.
+/// Computes dscores = probabilities * (dscores - delta), row by row.
 template <typename T>
 void ScoreGradients(const T* HWY_RESTRICT probabilities,
                     T* HWY_RESTRICT dscores, int64_t rows, int64_t width,
@@ -58,8 +58,8 @@ void ScoreGradients(const T* HWY_RESTRICT probabilities,
   }
 }
 
-/// The same if `kept` are the probabilities after dropout, whose gradients are
-/// dscores.
+/// Computes the same if dscores are the gradients of `kept`, the probabilities
+/// after dropout.
 template <typename T>
 void DroppedScoreGradients(const T* HWY_RESTRICT probabilities,
                            const T* HWY_RESTRICT kept, T* HWY_RESTRICT dscores,

@@ -124,7 +124,7 @@ HWY_EXPORT(Accumulate);
 namespace internal {
 namespace {
 
-/// Row by row, of any strides.
+/// Copies row by row, with any strides.
 void CopyRows(const StridedLoop& loop, const CopyArgs& args,
               KernelContext& context) {
   const Blocking blocking(loop);
@@ -163,7 +163,7 @@ void CopyTransposed(const StridedLoop& loop, int d, const CopyArgs& args,
   const int64_t inner = loop.sizes[last];
   const int64_t to_stride = loop.strides[0][d];
   const int64_t from_stride = loop.strides[1][last];
-  // The other dims, with a dim of one element in place of the inner one.
+  // The other dims; the inner one is reduced to one element.
   StridedLoop others = loop;
   others.sizes[d] = 1;
   others.sizes[last] = 1;

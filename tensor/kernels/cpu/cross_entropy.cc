@@ -21,7 +21,7 @@ namespace crosshatch {
 namespace HWY_NAMESPACE {
 namespace {
 
-/// Class of row `r`.
+/// Returns the class of row `r`.
 int64_t Target(const TargetsInput& targets, int64_t r) {
   switch (targets.dtype) {
     case DType::kInt32:

@@ -12,8 +12,8 @@
 namespace crosshatch::internal {
 namespace {
 
-// Lanes that are summed together, because an addition depends on the previous
-// one in the same lane only. Fewer if each lane is a separate memory stream.
+// Number of lanes summed together: an addition depends only on the previous one
+// in its lane. Fewer if each lane is a separate memory stream.
 constexpr int64_t kBlock = 64;
 constexpr int64_t kFarBlock = 8;
 

@@ -28,7 +28,7 @@ void GatherRun(const GatherArgs& args, const StridedLoop& loop, const I* index,
   const int64_t along = args.src.strides[args.at.dim];
   const T* const data = static_cast<const T*>(args.src.data);
   if (index_stride == 0) {
-    // One index for the run.
+    // One index serves the whole run.
     const int64_t place = PlaceOf(args.at, *index);
     if (place < 0 || place >= args.at.count) {
       for (int64_t i = 0; i < count; ++i) to[i * to_stride] = T{};

@@ -21,7 +21,7 @@ TEST(GemmOneDnnTest, UsesNeitherAmxNorFewerBitsWhateverTheEnvironmentAsks) {
   Gemm(kSize, kSize, kSize, 1.0f, {a.data(), kSize, false},
        {a.data(), kSize, false}, 0.0f, {c.data(), kSize, false});
   for (const float value : c) {
-    // Of the sum of 64 products that float32 rounds.
+    // The sum of 64 products, each rounded to float32.
     EXPECT_NEAR(value, 64 * static_cast<double>(x) * x, 64 * 64 * 0x1p-24);
   }
   dnnl_fpmath_mode_t mode = dnnl_fpmath_mode_any;
@@ -29,7 +29,7 @@ TEST(GemmOneDnnTest, UsesNeitherAmxNorFewerBitsWhateverTheEnvironmentAsks) {
   EXPECT_EQ(mode, dnnl_fpmath_mode_strict);
   const dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
   EXPECT_NE(isa, dnnl_cpu_isa_avx512_core_amx);
-  // It is settled: nobody can raise it now.
+  // The setting is final after the first product.
   EXPECT_NE(dnnl_set_max_cpu_isa(dnnl_cpu_isa_all), dnnl_success);
 }
 

@@ -17,7 +17,8 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// c (kRows, kVectors vectors) (=, +=) a b over k, held in registers.
+/// Writes or adds a b over k to c (kRows, kVectors vectors), which stays in
+/// registers.
 template <int kRows, int kVectors, bool kAdd, class D, typename T>
 HWY_INLINE void GemmRegisters(D d, int64_t k, const T* HWY_RESTRICT a,
                               int64_t a_row, int64_t a_col,
@@ -53,7 +54,7 @@ template <int kRows, bool kAdd, typename T>
 HWY_INLINE void GemmRows(int64_t n, int64_t k, const T* a, int64_t a_row,
                          int64_t a_col, const T* b, int64_t b_row, T* c,
                          int64_t c_row) {
-  // One vector of it where vectors are long, two where registers are few.
+  // One vector if vectors are long, two if registers are few.
   const hn::CappedTag<T, kGemmColumns> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   int64_t j = 0;
@@ -61,7 +62,7 @@ HWY_INLINE void GemmRows(int64_t n, int64_t k, const T* a, int64_t a_row,
     GemmRegisters<kRows, 2, kAdd>(d, k, a, a_row, a_col, b + j, b_row, c + j,
                                   c_row);
   }
-  // Left over only where one vector is kGemmColumns long.
+  // A remainder exists only if one vector has kGemmColumns elements.
   if (j < n) {
     GemmRegisters<kRows, 1, kAdd>(d, k, a, a_row, a_col, b + j, b_row, c + j,
                                   c_row);

@@ -109,8 +109,8 @@ Grid MakeGrid(int64_t m, int64_t n, int64_t k, int64_t batch) {
   return grid;
 }
 
-/// A matrix in memory of the compute type, with any two strides that
-/// HasLeadingStride accepts, possibly transposed.
+/// A matrix in the compute type, possibly transposed, with two strides that
+/// HasLeadingStride accepts.
 template <typename T>
 struct Strided {
   T* data;
@@ -140,7 +140,7 @@ struct Product {
   Strided<T> out;
 };
 
-/// The piece of a product that part `part` of the grid computes.
+/// Computes part `part` of the grid.
 template <typename T>
 void MultiplyPiece(const Product<T>& product, const Grid& grid, int64_t part,
                    T alpha, T beta) {
@@ -169,7 +169,7 @@ Product<T> WholeProduct(const Problem& problem, const RowCursor& cursor) {
            args.out.row_stride, args.out.col_stride}};
 }
 
-/// Without staging: all pieces of all products at once.
+/// Computes all pieces of all products without staging.
 template <typename T>
 void MultiplyInPlace(const Problem& problem, KernelContext& context) {
   const MatMulArgs& args = problem.args;
@@ -188,8 +188,8 @@ void MultiplyInPlace(const Problem& problem, KernelContext& context) {
   });
 }
 
-/// Copies a (rows, cols) block into contiguous memory of type T, in the order
-/// that it has in memory already.
+/// Copies a (rows, cols) block to contiguous memory of type T, keeping its
+/// memory order.
 template <typename T>
 Strided<const T> Stage(const void* from, DType dtype, int64_t offset,
                        int64_t row_stride, int64_t col_stride, int64_t rows,
@@ -207,7 +207,7 @@ Strided<const T> Stage(const void* from, DType dtype, int64_t offset,
   return {to, cols, 1};
 }
 
-/// Panel by panel, through the workspace.
+/// Computes panel by panel through the workspace.
 template <typename T>
 void MultiplyStaged(const Problem& problem, KernelContext& context) {
   const MatMulArgs& args = problem.args;

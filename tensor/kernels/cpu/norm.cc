@@ -50,7 +50,7 @@ struct NormForward {
   double eps;
 };
 
-/// Elements of a vector over the columns, or `fill` where there is none.
+/// The elements of a per-column vector, or `fill` if it is absent.
 template <typename T>
 class ColumnVector {
  public:
@@ -146,8 +146,8 @@ struct NormBackward {
   DType dtype;
 };
 
-/// dx = rstd * (g - mean(g) - xhat * mean(g * xhat)) with g = grad * weight and
-/// xhat = (x - mean) * rstd; without centering mean(g) stays out.
+/// Computes dx = rstd * (g - mean(g) - xhat * mean(g * xhat)) with g = grad *
+/// weight and xhat = (x - mean) * rstd. Without centering, mean(g) is omitted.
 template <typename T>
 void InputGradient(const NormBackward& args, const RowsOutput& dx_rows,
                    KernelContext& context) {
@@ -197,8 +197,8 @@ void InputGradient(const NormBackward& args, const RowsOutput& dx_rows,
       });
 }
 
-/// out[c] = the sum over rows of grad[r, c], times xhat[r, c] if `with_xhat`:
-/// chunks of rows first, into the workspace, then over the chunks.
+/// Computes out[c] = the sum over rows of grad[r, c], times xhat[r, c] if
+/// `with_xhat`. Sums chunks of rows into the workspace, then adds the chunks.
 template <typename T>
 void ColumnGradient(const NormBackward& args, bool with_xhat, void* out,
                     DType out_dtype, WriteMode mode, T* workspace,

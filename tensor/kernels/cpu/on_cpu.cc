@@ -9,7 +9,7 @@
 namespace crosshatch {
 namespace {
 
-// On the calling thread, then on pools of several widths.
+// Runs on the calling thread, then on pools of several widths.
 class Cpu final : public kernel_test::Device {
  public:
   const KernelTable& kernels() const override { return CpuKernels(); }

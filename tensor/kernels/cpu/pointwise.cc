@@ -40,7 +40,7 @@ void ForBlocks(KernelContext& context, const StridedLoop& loop, int64_t cost,
                       });
 }
 
-// Arithmetic of integers wraps: done on unsigned ones.
+// Integer arithmetic wraps, so it uses unsigned types.
 int64_t WrapAdd(int64_t a, int64_t b) {
   return static_cast<int64_t>(static_cast<uint64_t>(a) +
                               static_cast<uint64_t>(b));
@@ -62,7 +62,7 @@ void ScalarRun(F f, To* to, int64_t count, const T* a, const T* b) {
   for (int64_t i = 0; i < count; ++i) to[i] = f(a[i], b[i]);
 }
 
-// NaN if either is; +0 and -0 are equal.
+// Returns NaN if either is NaN. +0 and -0 are equal.
 template <class V>
 HWY_INLINE V PropagatingMax(V a, V b) {
   const V larger = hn::IfThenElse(hn::Gt(a, b), a, b);
@@ -304,7 +304,7 @@ void BinaryRun(BinaryOp op, int64_t alpha, int64_t* to, int64_t count,
     case BinaryOp::kMul:
       return run([](I x, I y) { return WrapMul(x, y); });
     case BinaryOp::kDiv:
-      // By -1 apart: the lowest integer has no positive twin.
+      // -1 is separate because the lowest integer has no positive counterpart.
       return run([](I x, I y) {
         return y == 0 ? 0 : y == -1 ? WrapNeg(x) : x / y;
       });

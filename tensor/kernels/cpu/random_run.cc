@@ -40,7 +40,7 @@ float One(const Generator& g, uint64_t element) {
 
 #if CROSSHATCH_RANDOM_VECTORS
 
-/// High and low halves of the products of all lanes with a constant.
+/// Computes high and low halves of the products of all lanes with a constant.
 template <class V>
 HWY_INLINE void MultiplyHighLow(V x, V factor, V& high, V& low) {
   const hn::DFromV<V> d;
@@ -54,13 +54,13 @@ HWY_INLINE void MultiplyHighLow(V x, V factor, V& high, V& low) {
       hn::OddEven(hn::BitCast(d, hn::ShiftLeft<32>(odd)), hn::BitCast(d, even));
 }
 
-/// The first two words of the blocks of consecutive elements.
+/// Computes the first two words of the blocks of consecutive elements.
 template <class DU, class V = hn::Vec<DU>>
 HWY_INLINE void PhiloxVectors(DU du, const Generator& g, uint64_t element,
                               V& word0, V& word1) {
   const V low = hn::Set(du, static_cast<uint32_t>(element));
   V c0 = hn::Add(low, hn::Iota(du, 0));
-  // Lanes whose low word went round have the next high word.
+  // Lanes whose low word wrapped around have the next high word.
   const V carry = hn::IfThenElseZero(hn::Lt(c0, low), hn::Set(du, 1u));
   V c1 = hn::Add(hn::Set(du, static_cast<uint32_t>(element >> 32)), carry);
   V c2 = hn::Set(du, static_cast<uint32_t>(g.stream));
@@ -84,7 +84,7 @@ HWY_INLINE void PhiloxVectors(DU du, const Generator& g, uint64_t element,
   word1 = c1;
 }
 
-/// The top 24 bits plus `add`, exact in float, times a power of two.
+/// Returns the top 24 bits plus `add`, exact in float, times a power of two.
 template <class D, class VU>
 HWY_INLINE hn::Vec<D> Top24(D d, VU words, int32_t add, float scale) {
   const hn::RebindToSigned<D> di;
@@ -93,7 +93,7 @@ HWY_INLINE hn::Vec<D> Top24(D d, VU words, int32_t add, float scale) {
   return hn::Mul(hn::ConvertTo(d, integers), hn::Set(d, scale));
 }
 
-/// NormalOf, operation by operation.
+/// Computes NormalOf, operation by operation.
 template <class D, class VU>
 HWY_INLINE hn::Vec<D> NormalVectors(D d, VU word0, VU word1) {
   const hn::RebindToSigned<D> di;

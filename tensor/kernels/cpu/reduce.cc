@@ -60,7 +60,7 @@ Plan MakePlan(const ReduceArgs& args) {
   return plan;
 }
 
-/// Offset of element `index` (row-major) of an operand.
+/// Returns the offset of element `index` (row-major) of an operand.
 int64_t OffsetOf(const StridedLoop& loop, int operand, int64_t index) {
   const RowCursor cursor(loop, index / loop.inner());
   return cursor.offset(operand) +
@@ -127,7 +127,8 @@ void Write(const ReduceArgs& args, const Plan& plan, int64_t output, C value) {
   StoreRun(&value, to, args.out.dtype, 1, 1);
 }
 
-/// Few outputs of many terms: distributes the terms of each over threads.
+/// Reduces few outputs of many terms, distributing the terms of each over
+/// threads.
 template <typename C>
 void ReduceLong(const Reduction<C>& op, const ReduceArgs& args,
                 const Plan& plan, KernelContext& context) {
@@ -151,7 +152,7 @@ void ReduceLong(const Reduction<C>& op, const ReduceArgs& args,
   }
 }
 
-/// One output after another, distributed over threads.
+/// Reduces one output after another, distributed over threads.
 template <typename C>
 void ReduceRows(const Reduction<C>& op, const ReduceArgs& args,
                 const Plan& plan, KernelContext& context) {
@@ -168,7 +169,7 @@ void ReduceRows(const Reduction<C>& op, const ReduceArgs& args,
                       });
 }
 
-/// Outputs that are adjacent in the input: reduces whole rows of them.
+/// Reduces outputs that are adjacent in the input, a whole row at a time.
 template <typename C>
 void ReduceColumns(const Reduction<C>& op, const ReduceArgs& args,
                    const Plan& plan, KernelContext& context) {
@@ -218,8 +219,8 @@ void ReduceColumns(const Reduction<C>& op, const ReduceArgs& args,
       });
 }
 
-/// The extreme of no terms: integers are reduced as i64, whose limit a narrower
-/// out would wrap.
+/// Writes the extreme of no terms. Integers are reduced as i64, whose limit a
+/// narrower out would wrap.
 void ReduceNothing(const ReduceArgs& args, const Plan& plan) {
   internal::DispatchDType(args.out.dtype, [&](auto element) {
     using T = decltype(element);
@@ -255,8 +256,8 @@ void ReduceAs(const Reduction<C>& op, const ReduceArgs& args,
   }
 }
 
-/// Index of the extreme term; NaN is the most extreme, the first of equals
-/// wins.
+/// Finds the index of the extreme term. NaN is the most extreme, and the first
+/// of equals wins.
 template <typename C>
 void ArgReduce(const ReduceArgs& args, KernelContext& context) {
   const Plan plan = MakePlan(args);

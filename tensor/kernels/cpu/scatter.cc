@@ -30,7 +30,7 @@ void Put(To& to, From from, WriteMode mode) {
   }
 }
 
-// Lines along the dim are independent: each part of the work has its own.
+// Distributes lines along the dim over threads.
 template <typename To, typename From, typename I>
 void ScatterAs(const ScatterArgs& args, KernelContext& context) {
   const int dim = args.at.dim;

@@ -42,7 +42,7 @@ uint64_t Key(int64_t x) {
 uint32_t Key(uint16_t x) { return x; }
 uint32_t Key(bool x) { return x ? 1 : 0; }
 
-// A key and an index in one number.
+// A key and an index packed into one number.
 struct ShortEntry {
   uint64_t bits;
 

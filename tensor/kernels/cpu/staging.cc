@@ -21,7 +21,7 @@ namespace crosshatch {
 namespace HWY_NAMESPACE {
 namespace {
 
-/// to[i] = from[i], converted.
+/// Writes to[i] = from[i], converted.
 template <typename To, typename From>
 void Convert(const From* from, To* to, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
@@ -29,7 +29,7 @@ void Convert(const From* from, To* to, int64_t count) {
   }
 }
 
-// Half precision in hardware, which rounds as ConvertElement does.
+// Converts half precision in hardware, which rounds as ConvertElement does.
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 template <>
 void Convert<float, Float16>(const Float16* from, float* to, int64_t count) {

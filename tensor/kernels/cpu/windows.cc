@@ -10,7 +10,7 @@
 namespace crosshatch::internal {
 namespace {
 
-/// Elements of the windows of an image, and of an image.
+/// Returns the number of elements of an image's windows, and of an image.
 int64_t WindowSize(const WindowsArgs& args) {
   return args.channels * args.rows.kernel * args.cols.kernel;
 }
@@ -47,7 +47,7 @@ void UnfoldAs(const WindowsArgs& args, KernelContext& context) {
             });
 }
 
-/// The window whose element k is element `at` of the dim; -1 if none.
+/// Returns the window whose element k is element `at` of the dim, or -1.
 int64_t WindowOf(const WindowDim& dim, int64_t at, int64_t k) {
   const int64_t start = at + dim.padding - k * dim.dilation;
   if (start < 0 || start % dim.stride != 0) return -1;

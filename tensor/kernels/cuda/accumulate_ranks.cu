@@ -117,8 +117,8 @@ DType SumDType(DType dtype) {
   return StatisticsDType(dtype);
 }
 
-/// More sources than one kernel's parameters hold, of one run: the unrounded
-/// sum of the first ones is the first source of the next kernel.
+/// Accumulates one run from more sources than a kernel's parameters hold: each
+/// kernel passes its unrounded sum to the next as first source.
 void AccumulateInTurns(const AccumulateRanksArgs& args,
                        KernelContext& context) {
   const DType sum_dtype = SumDType(args.dtype);

@@ -8,7 +8,7 @@
 namespace crosshatch::internal {
 namespace {
 
-/// The args in the form in which they are used.
+/// The arguments, converted once on the host.
 struct AdamWStep {
   int64_t count;
   float* param;

@@ -17,8 +17,8 @@ namespace crosshatch::internal {
 namespace attention {
 namespace {
 
-/// delta[b, h, t] = the product of out and its gradient, by a warp. After all
-/// of them come the MaskShifts, if any.
+/// Computes delta[b, h, t] = the product of out and its gradient, one per warp.
+/// In memory the MaskShifts follow, if any.
 template <typename C>
 __global__ void __launch_bounds__(256)
     DeltaKernel(AttentionBackwardArgs args, C* delta) {

@@ -26,7 +26,7 @@ TEST(AttentionGeometryTest, EveryRowIsOfOneWarp) {
           EXPECT_EQ(geometry.blocks % heads, 0);
           const int64_t of_head = geometry.blocks / heads;
           EXPECT_GE(of_head * warps * of_warp, rows);
-          // No block is without a row, and of a single one no warp.
+          // No block is without rows, and in a single block no warp is.
           EXPECT_LT((of_head - 1) * warps * of_warp, rows);
           EXPECT_TRUE(of_head > 1 || (warps - 1) * of_warp < rows);
         }

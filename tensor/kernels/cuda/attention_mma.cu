@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kMmaThreads, kMmaBlocks)
   const Head k = HeadOf(args.k, where.batch, kv_head, args.kv_len);
   const Head v = HeadOf(args.v, where.batch, kv_head, args.kv_len);
   const Dropped<float> dropped(args);
-  const int64_t row = where.row + Warp() * kMmaRows;  // The warp's first.
+  const int64_t row = where.row + Warp() * kMmaRows;  // The warp's first row.
   TileRow<kCols>* const own = keys + Warp() * kMmaRows;
   MmaLeft<kCols> queries = {};
   LoadLefts(own, q, row, dim, queries);
@@ -49,9 +49,9 @@ __global__ void __launch_bounds__(kMmaThreads, kMmaBlocks)
     if (r == RowOf(2)) shifts[1] = shift;
   }
   float max[2] = {kNothing, kNothing};
-  float sum[2] = {};  // Of the lane's own columns.
+  float sum[2] = {};  // Over the lane's own columns.
   MmaSums<kCols> sums = {};
-  // Before keys overwrite queries.
+  // Wait until all queries are read; keys overwrite them.
   __syncthreads();
   const KeyRun all =
       RunOfRows(args, where.batch, where.row, Warps() * kMmaRows, kKeys);

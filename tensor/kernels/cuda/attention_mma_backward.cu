@@ -13,7 +13,7 @@
 namespace crosshatch::internal::attention {
 namespace {
 
-/// The gradient of a score before the scale.
+/// Returns the gradient of a score before the scale.
 /// \param kept whether dropout keeps the probability p
 /// \param dot the product of the value and the gradient of out
 __device__ __forceinline__ float ScoreGradient(float p, bool kept, float factor,
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kMmaThreads, kMmaBlocks)
   const Head k = HeadOf(forward.k, where.batch, kv_head, forward.kv_len);
   const Head v = HeadOf(forward.v, where.batch, kv_head, forward.kv_len);
   const Dropped<float> dropped(forward);
-  const int64_t row = where.row + Warp() * kMmaRows;  // The warp's first.
+  const int64_t row = where.row + Warp() * kMmaRows;  // The warp's first row.
   TileRow<kCols>* const own = rows + Warp() * kMmaRows;
   MmaLeft<kCols> queries = {};
   MmaLeft<kCols> grads = {};
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kMmaThreads, kMmaBlocks)
     of[half] = OfQueryAt(forward, deltas, where.batch, where.head, query);
   }
   MmaSums<kCols> sums = {};
-  // Before keys overwrite queries.
+  // Wait until all queries are read; keys overwrite them.
   __syncthreads();
   const KeyRun all =
       RunOfRows(forward, where.batch, where.row, Warps() * kMmaRows, kKeys);
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kMmaThreads, kMmaBlocks)
 template <DType kDType, int kCols>
 __global__ void __launch_bounds__(kMmaThreads, kMmaBlocks)
     MmaKeyGradientKernel(AttentionBackwardArgs args, const float* deltas) {
-  // With 128 columns no more fit next to the block's own rows.
+  // With 128 columns, shared memory has no room for more.
   constexpr int kQueries = kCols > 64 ? 16 : 32;
   CH_SHARED(keys, TileRow<kCols>[kMmaBlockRows]);
   CH_SHARED(values, TileRow<kCols>[kMmaBlockRows]);
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(kMmaThreads, kMmaBlocks)
   const Head k = HeadOf(forward.k, where.batch, where.head, forward.kv_len);
   const Head v = HeadOf(forward.v, where.batch, where.head, forward.kv_len);
   const Dropped<float> dropped(forward);
-  const int64_t row = where.row + Warp() * kMmaRows;  // The warp's first.
+  const int64_t row = where.row + Warp() * kMmaRows;  // The warp's first row.
   TileRow<kCols>* const own_keys = keys + Warp() * kMmaRows;
   TileRow<kCols>* const own_values = values + Warp() * kMmaRows;
   LoadRows(own_keys, k, row, kMmaRows, dim, LaneOfWarp(), kWarpThreads);

@@ -26,7 +26,7 @@ TEST(ChoiceCacheTest, ForgetsTheOldestOfTooMany) {
   const auto get = [&](int key) { return cache.Get(key, [&] { return key; }); };
   get(1);
   get(2);
-  get(3);  // In place of 1.
+  get(3);  // Evicts 1.
   EXPECT_EQ(get(2), 2);
   EXPECT_EQ(get(3), 3);
   EXPECT_EQ(cache.made(), 3);

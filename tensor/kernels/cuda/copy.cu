@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(256)
 constexpr int kTile = 32;
 constexpr int kTileRows = 8;
 
-/// A copy whose source is contiguous in another dim than its output: by tiles,
+/// Copies tile by tile if source and output are contiguous in different dims,
 /// so that both are accessed along their contiguous dims. `strided` has two
 /// dims: the output's inner one, in which the source has a stride above 1, and
 /// the previous one, in which the source is contiguous.

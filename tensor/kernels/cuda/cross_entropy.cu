@@ -11,9 +11,8 @@
 namespace crosshatch::internal {
 namespace {
 
-/// The sum of exp(value - max) over values read vector by vector, where `max`
-/// is the largest so far. When a larger one comes, the sum is scaled, so that
-/// values are read once.
+/// The sum of exp(value - max) in one pass over the values, where `max` is the
+/// largest so far. A larger value rescales the sum.
 template <typename C>
 struct ScaledSum {
   C max = -std::numeric_limits<C>::infinity();
@@ -31,7 +30,7 @@ struct ScaledSum {
     for (int i = 0; i < count; ++i) terms += std::exp(values[i] - max);
     sum += terms;
   }
-  /// The sum of exp(value - larger).
+  /// Returns the sum of exp(value - larger).
   __device__ __forceinline__ C Below(C larger) const {
     return sum == C(0) ? C(0) : sum * std::exp(max - larger);
   }

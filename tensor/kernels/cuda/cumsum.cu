@@ -20,7 +20,7 @@ struct Along {
   }
 };
 
-/// One thread per lane: for lanes that are adjacent or short.
+/// One thread per lane, for lanes that are adjacent or short.
 template <typename C>
 __global__ void __launch_bounds__(256)
     LaneKernel(Strided<2> strided, Along along) {
@@ -64,7 +64,7 @@ __device__ C BlockScan(C value, C& total) {
   return Plus(before, value);
 }
 
-/// One block per lane, with as many elements at once as threads.
+/// One block per lane; each iteration takes one element per thread.
 template <typename C>
 __global__ void __launch_bounds__(256)
     BlockKernel(Strided<2> strided, Along along) {

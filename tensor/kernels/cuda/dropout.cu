@@ -10,9 +10,8 @@
 namespace crosshatch::internal {
 namespace {
 
-/// x and the global index of its elements are the inputs of a strided loop in
-/// the order of out. The global index is an operand that is not read; only its
-/// offsets count.
+/// The operands of the strided loop, in the order of out, are x and the global
+/// index. The latter is never read; only its offsets count.
 template <typename C, int N>
 __global__ void __launch_bounds__(256)
     DropoutKernel(Strided<3> strided, int64_t first, uint64_t key,

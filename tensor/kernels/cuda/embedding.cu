@@ -34,8 +34,8 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-/// The table row of each id, and table_rows for ids outside, so that they come
-/// last.
+/// Returns the table row of each id, or table_rows for ids out of range, so
+/// that those come last.
 __global__ void __launch_bounds__(256)
     KeysKernel(EmbeddingBackwardArgs args, uint64_t* keys, int64_t* rows) {
   for (int64_t r = GlobalThread(); r < args.rows; r += GlobalThreads()) {
@@ -46,8 +46,8 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-/// A thread computes N columns of the gradient rows of one id, in their order:
-/// the thread at the first of them.
+/// Each thread sums N columns of the gradient rows of one id, in order. The
+/// thread at the first of these rows does so.
 template <typename C, int N>
 __global__ void __launch_bounds__(256)
     SumRowsKernel(EmbeddingBackwardArgs args, const uint64_t* keys,

@@ -15,8 +15,8 @@
 namespace crosshatch::internal {
 namespace {
 
-/// The number of shapes whose algorithms are cached: more than a training has,
-/// and a bound if lengths differ from step to step.
+/// The number of shapes whose algorithms are cached: more than a training job
+/// has. It is a bound for lengths that differ from step to step.
 constexpr size_t kMostAlgorithms = 10000;
 
 void Check(cublasStatus_t status, const char* what) {
@@ -151,7 +151,7 @@ cublasLtMatmulAlgo_t Choose(cublasLtHandle_t handle, const GemmPlan& plan,
       plan.bias_alignment == 0
           ? plan.out.alignment
           : std::min(plan.out.alignment, plan.bias_alignment));
-  // No sum in an order that differs between runs.
+  // No split sum whose order differs between runs.
   set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE |
                             CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));

@@ -11,7 +11,7 @@
 namespace crosshatch::internal {
 namespace {
 
-/// A matrix of the plan, one of the batch.
+/// One matrix of the plan's batch.
 struct Matrix {
   Matrix(const GemmLayout& layout, const void* data, bool transposed,
          int64_t number)
@@ -32,8 +32,7 @@ struct Matrix {
   int64_t col_stride;
 };
 
-/// Rounds to the nearest of 10 bits of mantissa, ties away from zero, like the
-/// device's cvt.rna.tf32.
+/// Rounds to 10 bits of mantissa, ties away from zero, as cvt.rna.tf32 does.
 float RoundedToTf32(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   if ((bits & 0x7F800000u) == 0x7F800000u) return value;

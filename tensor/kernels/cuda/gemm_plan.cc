@@ -14,8 +14,8 @@ uint32_t AlignmentOf(const void* data) {
   return bytes;
 }
 
-/// Returns (rows, cols) of ours in column order, in which its memory is that of
-/// the transpose.
+/// Returns the column-major layout of a row-major matrix, which is that of its
+/// transpose.
 GemmLayout ByColumns(const CudaMatrix& matrix, DType dtype, int64_t rows,
                      int64_t cols) {
   if (matrix.transposed) std::swap(rows, cols);

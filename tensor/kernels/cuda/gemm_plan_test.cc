@@ -15,7 +15,7 @@ namespace {
 
 alignas(64) float memory[64];
 
-// (5, 7) by (7, 3) of float32.
+// Returns the product of (5, 7) and (7, 3) in float32.
 CudaGemmArgs Product() {
   CudaGemmArgs args;
   args.m = 5;
@@ -27,7 +27,7 @@ CudaGemmArgs Product() {
   return args;
 }
 
-// By columns a row of ours is a column: out^T = b^T a^T.
+// A row-major matrix is the transpose of a column-major one: out^T = b^T a^T.
 TEST(GemmPlanTest, PutsRowsToALibraryOfColumns) {
   const GemmPlan plan = PlanGemm(Product());
   EXPECT_EQ(plan.left, (GemmLayout{.rows = 3, .cols = 7, .leading = 3}));
@@ -37,8 +37,7 @@ TEST(GemmPlanTest, PutsRowsToALibraryOfColumns) {
   EXPECT_EQ(plan.bias_alignment, 0u);
 }
 
-// A weight [out, in] is the transpose of the b that a linear layer multiplies
-// by: it lies as the library wants it for its own transpose.
+// A weight [out, in] is b^T. Its memory is already the column-major b.
 TEST(GemmPlanTest, ATransposedMatrixIsTransposedByTheLibrary) {
   CudaGemmArgs args = Product();
   args.b = {.data = memory, .leading = 7, .transposed = true};
@@ -61,8 +60,7 @@ TEST(GemmPlanTest, OnlyFloat32IsComputedInTf32) {
   EXPECT_EQ(PlanGemm(args).compute, GemmCompute::kFloat64);
 }
 
-// An algorithm that one product takes need not do for another one: whatever
-// differs makes another plan, but for where the memory is and the factors.
+// The key of an algorithm contains everything except addresses and factors.
 TEST(GemmPlanTest, PlansDifferInAllThatAnAlgorithmIsChosenBy) {
   const std::vector<std::pair<std::string, std::function<void(CudaGemmArgs&)>>>
       changes = {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-/// \file
-/// How products come to the library: in one call, with an algorithm that is
-/// chosen once. What they compute is tested with all kernels.
+/// \file How products call the library: in one call, with an algorithm that is
+///     selected once. tensor/kernels/tests/ tests the values.
 
 #include "crosshatch/tensor/kernels/cuda/gemm.h"
 
@@ -27,7 +26,7 @@ using kernel_test::Random;
 using kernel_test::Real;
 using kernel_test::Reals;
 
-// x w^T, w as a linear layer has it.
+// x w^T, with w as in a linear layer.
 struct Product {
   Product(int64_t m, int64_t n, int64_t k, DType dtype, DType out_dtype,
           LayoutKind layout = LayoutKind::kContiguous)
@@ -36,7 +35,7 @@ struct Product {
         out(out_dtype, {m, n}, layout),
         bias(out_dtype, {n}) {
     Random random(7);
-    // Of a range that gives all bits of the mantissa.
+    // A range that uses all bits of the mantissa.
     for (Operand* each : {&a, &b, &out, &bias}) each->Fill(random, -1.9, 2.2);
     args.m = m;
     args.n = n;
@@ -48,7 +47,7 @@ struct Product {
     args.out_dtype = out_dtype;
   }
 
-  // How many kernels it takes.
+  // Returns the number of kernels that a product launches.
   int64_t Run() {
     kernel_test::Workspace workspace(Kernels().matmul_workspace_bytes(args));
     args.workspace = workspace.data();
@@ -89,7 +88,7 @@ TEST(CudaGemmTest, TheLibraryAddsTheBias) {
     product.args.bias = product.bias.data();
     EXPECT_EQ(product.Run(), 1) << Name(dtype);
   }
-  // It has no such epilogue of double, nor of rows of another order.
+  // The library has no such epilogue for double or for row-major order.
   Product of_double(6, 5, 7, kFloat64, kFloat64);
   of_double.args.bias = of_double.bias.data();
   EXPECT_EQ(of_double.Run(), 2);
@@ -99,7 +98,6 @@ TEST(CudaGemmTest, TheLibraryAddsTheBias) {
   EXPECT_GT(transposed.Run(), 1);
 }
 
-// The gradient of a weight, added where gradients are reduced.
 TEST(CudaGemmTest, TheLibraryAddsToTheDestinationOfAGradient) {
   for (DType dtype : {kFloat32, kBFloat16, kFloat16}) {
     Product product(6, 5, 7, dtype, kFloat32);
@@ -108,8 +106,8 @@ TEST(CudaGemmTest, TheLibraryAddsToTheDestinationOfAGradient) {
   }
 }
 
-// Each operand is off by 2^-11 of itself at most, and so a product by twice
-// that and its square.
+// Each operand has a relative error of up to 2^-11, and a product twice that
+// and its square.
 TEST(CudaGemmTest, Tf32RoundsWhatIsMultiplied) {
   CudaKernelContext& context = CudaContextOf(kernel_test::Context());
   for (DType dtype : {kFloat32, kFloat64, kBFloat16}) {

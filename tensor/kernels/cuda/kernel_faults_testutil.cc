@@ -37,7 +37,8 @@ constexpr int kOrders = 20;
 constexpr int kNever = -1;
 constexpr int kEnded = kOrders;
 
-// What takes the place of a library's kernels, in files "..._emulated.cu".
+// Returns whether a kernel emulates a library's. These are in files
+// "..._emulated.cu".
 bool IsOfALibrary(const std::string& kernel) {
   return kernel == "gemm" || kernel == "stable_sort";
 }
@@ -46,8 +47,8 @@ internal::CudaKernelContext& Context() {
   return internal::CudaContextOf(kernel_test::Context());
 }
 
-// What the outputs hold after the call, with threads in the order of their
-// numbers (0) or in one that `order` draws.
+// Returns the outputs after the call. Threads run in the order of their indices
+// if `order` is 0, otherwise in a random order of that seed.
 Outputs OutputsOf(const KernelCall& call, uint64_t order) {
   const auto stream = static_cast<cudaStream_t>(Context().stream);
   emulation::SetThreadOrder(stream, order);
@@ -66,13 +67,14 @@ Outputs OutputsOf(const KernelCall& call, uint64_t order) {
   return outputs;
 }
 
-// The order of threads in which the fault shows, of kOrders; kNever; or kEnded
-// if it ends the program: this is a process of its own.
+// Returns the thread order, below kOrders, in which the fault changes the
+// outputs; or kNever; or kEnded if it ends the program. Runs in a forked
+// process.
 int Shows(const KernelCall& call, const Outputs& expected,
           const KernelFault& fault) {
   const pid_t child = fork();
   if (child == 0) {
-    // What it says when it ends is no error of the test's.
+    // The fault's error messages are not the test's.
     if (std::freopen("/dev/null", "w", stderr) == nullptr) _exit(0);
     for (int order = 0; order < kOrders; ++order) {
       const KernelProbe probe(fault);
@@ -99,7 +101,7 @@ std::string TextOf(const BarrierPlace& barrier) {
          std::to_string(barrier.line);
 }
 
-// Calls take(file's name, its text) of all device code there.
+// Calls take(file name, text) for all device code.
 template <typename Take>
 void ReadSources(const std::string& directory, Take take) {
   int files = 0;
@@ -114,8 +116,8 @@ void ReadSources(const std::string& directory, Take take) {
   EXPECT_GT(files, 20) << "sources in " << directory;
 }
 
-// The words in quotes that are the first of several arguments: a kernel's name
-// is that of what launches it.
+// Returns quoted words that are the first of several arguments. A kernel's name
+// is the first argument of its launch.
 std::vector<std::string> FirstArguments(const std::string& text) {
   constexpr char kWord[] = "abcdefghijklmnopqrstuvwxyz_";
   std::vector<std::string> words;

@@ -35,7 +35,7 @@ TEST(LaunchGeometryTest, ItemsGetAThreadEachOrTurns) {
     ExpectLaunchable(geometry);
     EXPECT_EQ(geometry.blocks == 0, items == 0) << items;
     const int64_t threads = geometry.blocks * geometry.threads;
-    // No block is without an item.
+    // No block is empty.
     EXPECT_LT(threads - geometry.threads, items > 0 ? items : 1) << items;
     EXPECT_TRUE(threads >= items || geometry.blocks == 2048) << items;
     EXPECT_GE(threads, before) << items;
@@ -81,14 +81,15 @@ TEST(LaunchGeometryTest, PiecesHoldAllRows) {
         EXPECT_GE(pieces.pieces * pieces.rows_per_piece, rows);
         EXPECT_GE(pieces.rows_per_piece, std::min(rows, least));
         if (rows == 0) continue;
-        // None is empty.
+        // No piece is empty.
         EXPECT_LT((pieces.pieces - 1) * pieces.rows_per_piece, rows);
       }
     }
   }
 }
 
-// Of a matrix of `outputs` x `terms` elements, or of its transpose.
+// Returns the plan for a matrix of `outputs` x `terms` elements, or for its
+// transpose.
 ReducePlan PlanOf(int64_t outputs, int64_t terms, bool terms_inside,
                   int64_t most_partials) {
   ReduceArgs args;

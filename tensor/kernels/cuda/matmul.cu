@@ -20,9 +20,9 @@ std::byte* At(const void* data, DType dtype, int64_t offset) {
          offset * SizeOf(dtype);
 }
 
-/// The workspace: the library's, then copies of the operands that it cannot
-/// read directly, one matrix of each at a time, in their own dtype; and of out,
-/// in the compute type of products.
+/// The workspace holds the library's workspace, then copies of operands that it
+/// cannot read directly: one matrix of each, in its own dtype, and of out in
+/// the compute type.
 struct Problem {
   explicit Problem(const MatMulArgs& original)
       : args(NormalizedMatMul(original)),
@@ -122,7 +122,7 @@ void CudaMatMul(const MatMulArgs& original, KernelContext& context) {
   gemm.alpha = args.alpha;
   gemm.tf32 = CudaContextOf(context).tf32;
   gemm.workspace = workspace;
-  // The library adds it in registers.
+  // The library adds the bias in registers.
   const bool adds_bias = args.dtype != DType::kFloat64 && !problem.stage_out;
   if (adds_bias) gemm.bias = args.bias;
   int64_t inner_strides[3] = {};

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-/// \file
-/// Products of warps, on a device and under emulation: the same instructions,
-/// with each lane's parts where the PTX ISA puts them.
+/// \file Matrix products of warps, on a device and under emulation: the same
+///     instructions, with each lane's fragments as defined by the PTX ISA.
 
 #include <cstddef>
 #include <cstdint>
@@ -30,7 +29,7 @@ uint32_t PairOfNumbers(int first, int second) {
   return BitsOf<D>(first) | static_cast<uint32_t>(BitsOf<D>(second)) << 16;
 }
 
-// Small whole numbers, whose products add up exactly.
+// Small integers, whose products sum exactly.
 int A(int row, int col) { return (row * 7 + col * 3) % 11 - 4; }
 int B(int row, int col) { return (row * 5 + col * 2) % 13 - 6; }
 
@@ -90,8 +89,8 @@ TEST(MmaTest, EachLaneHasItsPartsOfTheMatrices) {
   TestPartsOfLanes<kFloat16>();
 }
 
-// With X the 16 rows and columns 16 to 31 of a tile, and Y columns 32 to 47:
-// X Y^T, then X Y, then (X Y^T) X.
+// Computes X Y^T, then X Y, then (X Y^T) X. X are columns 16 to 31 of a tile of
+// 16 rows, Y its columns 32 to 47.
 template <DType D>
 __global__ void TilesKernel(const uint16_t* numbers, float* products) {
   CH_SHARED(tile, TileRow<kCols>[16]);
@@ -121,8 +120,8 @@ __global__ void TilesKernel(const uint16_t* numbers, float* products) {
   }
 }
 
-// Numbers of 0 and 1 at places of no pattern, so that 16 of them add up to what
-// is rounded to no other number.
+// Returns 0 or 1 without a pattern. Sums of 16 products are exact in every
+// dtype.
 int Bit(int row, int col) {
   return static_cast<int>(
       (static_cast<uint32_t>(row * kCols + col) * 2654435761u) >> 31);
@@ -188,7 +187,7 @@ void ExpectPair(float first, float second, uint32_t expected) {
   EXPECT_EQ(pair[0], expected) << Name(D) << " " << first << ", " << second;
 }
 
-// The first number in the lower bits; halfway cases to even.
+// The lower bits hold the first number. Ties round to even.
 TEST(MmaTest, NumbersAreRoundedToPairs) {
   ExpectPair<kBFloat16>(1, -2, 0xC0003F80);
   ExpectPair<kBFloat16>(1 + 0x1p-8f, 1 + 0x3p-8f, 0x3F823F80);

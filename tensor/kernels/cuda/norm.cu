@@ -35,9 +35,9 @@ __device__ __forceinline__ void LoadColumns(const void* data, DType dtype,
   }
 }
 
-/// A statistic of the rows of a piece, one after another up to `end`. All
-/// threads of the block have it, and each stores that of one row, so that those
-/// of many rows are stored together.
+/// A statistic of consecutive rows of a piece, up to `end`. All threads of the
+/// block have its value, and each stores one row's, so that stores are
+/// combined.
 template <typename C>
 class RowStatistic {
  public:
@@ -62,8 +62,8 @@ class RowStatistic {
   unsigned count_ = 0;
 };
 
-/// A statistic of the rows of a piece, one after another up to `end`. A warp
-/// loads as many rows at once as it has lanes. All lanes request each row.
+/// A statistic of consecutive rows of a piece, up to `end`. A warp loads one
+/// row per lane. All lanes request each row.
 template <typename C>
 class RowStatisticReader {
  public:
@@ -84,7 +84,7 @@ class RowStatisticReader {
  private:
   const void* const data_;
   const DType dtype_;
-  /// The lanes have those of rows from begin_ to next_.
+  /// The lanes have the values of rows begin_ to next_.
   int64_t begin_;
   int64_t next_;
   const int64_t end_;
@@ -133,7 +133,7 @@ struct PartLayout {
   }
 };
 
-/// Forward of layer_norm or, without mean and bias, of rms_norm.
+/// Computes layer_norm or, without mean and bias, rms_norm.
 template <typename C, int N, bool kCentered>
 __global__ void __launch_bounds__(512)
     NormKernel(LayerNormArgs args, int64_t rows_per_piece) {
@@ -310,7 +310,7 @@ __global__ void __launch_bounds__(512)
   });
 }
 
-/// out[c] (=, +=) the sum of the pieces' parts of column c.
+/// Writes or adds the sum of the pieces' parts of column c to out[c].
 template <typename C, int N>
 __global__ void __launch_bounds__(256)
     SumPartsKernel(const C* parts, int64_t pieces, int64_t cols, void* out,

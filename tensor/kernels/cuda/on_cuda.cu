@@ -21,7 +21,7 @@ void* Pinned(size_t bytes) {
   return data;
 }
 
-// A stream whose kernels have run when they are issued.
+// A synchronous stream: kernels have run when the launch returns.
 struct TestStream {
   explicit TestStream(bool in_other_order)
       : complaint(new (Pinned(sizeof(internal::Complaint)))
@@ -45,7 +45,7 @@ struct TestStream {
   internal::CudaKernelContext context;
 };
 
-// Under emulation with threads in order, then in seeded orders; on a device
+// Runs under emulation in thread order, then in seeded orders; on a device
 // twice.
 class Cuda final : public kernel_test::Device {
  public:
@@ -73,8 +73,7 @@ class Cuda final : public kernel_test::Device {
 };
 
 [[maybe_unused]] const bool kIsSet = [] {
-  // The runtime's first call reads it: tests of kernels require that a kernel
-  // has run when its call returns.
+  // The runtime reads it in its first call. Tests require synchronous launches.
   setenv("CUDA_LAUNCH_BLOCKING", "1", /*replace=*/1);
   static const Cuda cuda;
   kernel_test::SetDevice(&cuda);

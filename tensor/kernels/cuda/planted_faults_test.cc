@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-/// \file
-/// Mistakes planted in each kernel: barriers, loads and stores left out, and a
-/// store more behind the last one. What the kernels compute then differs,
-/// within some orders of threads, or the mistake is one that changes nothing.
+/// \file Faults injected into each kernel: a barrier, load or store is skipped,
+///     or a store is repeated past the last one. A fault must change the
+///     outputs in some order of threads, unless it is listed as harmless.
 
 #include <cstddef>
 #include <cstdint>
@@ -105,7 +104,7 @@ void PlantedKernelFaultsTest::PlantInThoseWithBarriers() {
        }});
 }
 
-// Those of 16-bit floats are others.
+// The kernels of 16-bit floats are separate.
 void PlantedKernelFaultsTest::PlantInAttention(DType dtype) {
   const KernelTable& kernels = Kernels();
   const std::string of_dtype = std::string(" of ") + Name(dtype);
@@ -154,7 +153,7 @@ void PlantedKernelFaultsTest::PlantInAttention(DType dtype) {
                  },
                  {&more}});
 
-  // Tiles that a mask hides are skipped by all threads of a block together.
+  // All threads of a block skip tiles that a mask hides.
   Operand hidden(kBool, {1, 1, 70, 70});
   Operand lowered = Filled(kFloat32, {1, 1, 70, 70});
   Reals seen;
@@ -191,7 +190,7 @@ void PlantedKernelFaultsTest::PlantInAttention(DType dtype) {
   }
 }
 
-// The kernels without barriers, and the other ways of those with some.
+// Kernels without barriers, and other paths of those with some.
 void PlantedKernelFaultsTest::PlantInAllOthers() {
   const KernelTable& kernels = Kernels();
   const auto plant = [this](const char* name, std::vector<Operand*> outputs,
@@ -329,7 +328,7 @@ void PlantedKernelFaultsTest::PlantInAllOthers() {
   });
 
   Operand ids(kInt64, {5});
-  ids.Set({2, 0, 3, 1, 1});  // The last row of a gradient is filled alone.
+  ids.Set({2, 0, 3, 1, 1});  // No id for the last row.
   plant("embedding", {&out}, [&](KernelContext& context) {
     kernels.embedding(
         {5, 37, 0, 5, ids.data(), kInt64, a.rows(), out.rows_out(), kFloat32},
@@ -397,7 +396,7 @@ void PlantedKernelFaultsTest::PlantInAllOthers() {
           kernels.copy({shape, a.in(), doubles.out(), WriteMode::kAccumulate},
                        context);
         });
-  // Of five, the last is out of range.
+  // The last one is out of range.
   Operand with_one_too_large(kInt64, {5});
   with_one_too_large.Set({2, 0, 3, 1, 5});
   Operand position(kInt64, {1});
@@ -450,7 +449,7 @@ void PlantedKernelFaultsTest::PlantInAllOthers() {
   adamw.beta2 = 0.75;
   adamw.eps = 1e-3;
   plant("adamw", {&out, &more, &still_more}, [&](KernelContext& context) {
-    // It updates what is there.
+    // The kernel updates the operands in place.
     for (Operand* operand : {&out, &more, &still_more}) {
       operand->Set(Reals(5 * 37, 0.5));
     }
@@ -467,7 +466,7 @@ void PlantedKernelFaultsTest::PlantInAllOthers() {
 TEST_F(PlantedKernelFaultsTest, ShowInEveryKernelOrChangeNothing) {
   PlantInThoseWithBarriers();
   PlantInAllOthers();
-  // The block of a transpose takes a second tile only of copies of 2^31 tiles.
+  // A transpose takes a second tile per block only from 2^31 tiles on.
   faults_.ExpectAllPlanted("tensor/kernels/cuda", {"copy.cu"});
 }
 

@@ -30,7 +30,7 @@ __device__ __forceinline__ C SiluSlope(C x) {
   const C s = Sigmoid(x);
   return s + x * s * (C(1) - s);
 }
-/// The argument of gelu's sigmoid is this times x (1 + kGeluCube x^2).
+/// The sigmoid in gelu has the argument kGeluSlope x (1 + kGeluCube x^2).
 template <typename C>
 inline constexpr C kGeluSlope = C(1.5957691216057307);  // 2 sqrt(2 / pi)
 template <typename C>
@@ -47,7 +47,7 @@ __device__ __forceinline__ C GeluSlope(C x) {
   return s + x * s * (C(1) - s) * slope;
 }
 
-/// The normal distribution function at x.
+/// Returns the normal distribution function at x.
 template <typename C>
 __device__ __forceinline__ C NormalBelow(C x) {
   return C(0.5) + C(0.5) * std::erf(x * C(0.70710678118654752));

@@ -26,7 +26,7 @@ struct Indexed {
   int64_t second;
 };
 
-/// The combination of terms. Value is what a thread carries.
+/// Defines how terms are combined. Value is a thread's partial result.
 template <typename C>
 struct SumOp {
   using Value = C;
@@ -78,7 +78,8 @@ struct MinOp {
   static __device__ Value Combine(Value a, Value b) { return SmallerOf(a, b); }
 };
 
-/// The first of the most extreme; a NaN is more extreme than any number.
+/// Selects the first of the most extreme terms. NaN is more extreme than any
+/// number.
 template <typename C, bool kMax>
 struct ArgOp {
   using Value = Indexed<C>;
@@ -100,8 +101,8 @@ struct ArgOp {
   }
 };
 
-/// The consecutive terms of a thread: combined in runs of 16, and the runs
-/// likewise, so that a term of a sum is added at most 3 * 16 times.
+/// A thread's consecutive terms, combined in runs of 16, and the runs likewise.
+/// A term of a sum is therefore added at most 3 * 16 times.
 template <typename Op>
 class Run {
  public:
@@ -213,7 +214,7 @@ __global__ void __launch_bounds__(256)
         run.Add(value);
       }
     }
-    // By halves of the rows.
+    // Combine halves of the rows.
     values[thread] = run.Result();
     __syncthreads();
     for (int half = rows / 2; half > 0; half /= 2) {
@@ -230,8 +231,8 @@ __global__ void __launch_bounds__(256)
         StoreResult(finish, plan, output, values[thread]);
       }
     }
-    // In the next iteration each thread first writes its own value, which after
-    // the last barrier no other thread reads.
+    // No barrier: the next iteration first writes values that only their own
+    // thread reads.
   }
 }
 

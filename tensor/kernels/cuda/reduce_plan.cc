@@ -15,7 +15,8 @@ constexpr int64_t kEnoughThreads = int64_t{1} << 17;
 constexpr int64_t kFewTerms = 4;
 // Minimum terms per thread for which a piece is worth a second kernel.
 constexpr int64_t kLeastTerms = 16;
-// With more terms a thread would add one more often than the contract allows.
+// With more terms, a thread would exceed the contract's number of additions per
+// term.
 constexpr int64_t kMostTerms = 4096;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -85,7 +86,7 @@ ReducePlan MakeReducePlan(const ReduceArgs& args, int64_t most_partials) {
   }
   plan.width = WidthOf(plan, args);
 
-  // Adjacent outputs if they are closer in memory than their terms.
+  // Adjacent outputs, if they are closer in memory than their terms.
   const int64_t threads = std::clamp<int64_t>(
       CeilDiv(plan.outputs * plan.terms, 32) * 32, 32, kThreads);
   int block = 32;

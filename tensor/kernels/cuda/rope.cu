@@ -7,7 +7,7 @@
 namespace crosshatch::internal {
 namespace {
 
-/// Heads that a thread rotates by the angles that it has read.
+/// Heads per thread, which reuse the angles that it has read.
 constexpr int64_t kHeadsOfThread = 16;
 
 int64_t PartsOf(int64_t heads) {

@@ -10,7 +10,7 @@
 namespace crosshatch::internal {
 namespace {
 
-/// The indexed dim, all of which a thread processes in order.
+/// The indexed dim. One thread processes all of it, in order.
 struct Lane {
   int64_t length;
   int64_t index_stride;

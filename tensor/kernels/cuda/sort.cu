@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lanes are converted to runs of keys, numbers in the order of the elements,
-// and sorted with their indices; then the selected elements are written.
+// Lanes are converted to keys, which are integers in the order of the elements,
+// and sorted with their indices. Then the selected elements are written.
 #include <bit>
 #include <cstdint>
 
@@ -14,14 +14,14 @@ namespace {
 
 constexpr uint64_t kSign = uint64_t{1} << 63;
 
-/// Equal elements have equal keys, zeros of either sign and all NaN among them;
-/// NaN has the highest one.
+/// Returns equal keys for equal elements, including zeros of either sign and
+/// all NaN. NaN has the highest key.
 __device__ inline uint64_t KeyOf(const void* data, DType dtype, int64_t index) {
   if (!IsFloatingPoint(dtype)) {
     return static_cast<uint64_t>(LoadElement<int64_t>(data, dtype, index)) ^
            kSign;
   }
-  // All floating point dtypes are numbers of double. Zeros become one zero.
+  // Any floating-point dtype converts to double. Adding 0 makes -0 a +0.
   const double value = LoadElement<double>(data, dtype, index) + 0.0;
   if (value != value) return ~uint64_t{0};
   const auto bits = std::bit_cast<uint64_t>(value);
@@ -43,8 +43,8 @@ struct Lanes {
 Lanes LanesOf(const SortArgs& args, const StridedOperand& operand) {
   KernelShape lanes = args.shape;
   lanes.sizes[args.dim] = 1;
-  // In row-major order of the other dims, whatever the operand's strides: lane
-  // n is the same one of all operands.
+  // Lanes are in row-major order of the other dims for any strides, so lane n
+  // is the same in all operands.
   Lanes result;
   result.stride = operand.strides[args.dim];
   result.beside.loop = StridedLoop::Make(lanes, {operand.strides}, -1);

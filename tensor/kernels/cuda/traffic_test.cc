@@ -21,7 +21,7 @@ using emulation::Traffic;
 using emulation::TrafficCount;
 using kernel_test::Kernels;
 
-// Memory of the device, which begins a page, and zeros.
+// Page-aligned device memory, filled with zeros.
 class Buffer {
  public:
   Buffer(DType dtype, int64_t elements)
@@ -33,7 +33,7 @@ class Buffer {
   mutable kernel_test::Bytes data_;
 };
 
-// docs/cuda_kernels.md, which has a line for each kernel.
+// Reads docs/cuda_kernels.md, which has a line for each kernel.
 std::string ReadPage() {
   std::ifstream file("docs/cuda_kernels.md");
   std::ostringstream text;
@@ -41,7 +41,7 @@ std::string ReadPage() {
   return text.str();
 }
 
-// "1,024".
+// Formats a number as "1,024".
 std::string Grouped(int64_t number) {
   std::string digits = std::to_string(number);
   for (int at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3) {
@@ -50,18 +50,18 @@ std::string Grouped(int64_t number) {
   return digits;
 }
 
-// What the kernels of a test compute in.
+// The dtype in the table's rows.
 std::string dtype_of_test;
 
-// What a kernel must do: move so many bytes, each operand once, and compute so
-// much, a function such as exp being one operation.
+// The minimum work of a kernel: bytes if each operand moves once, and
+// operations. A function such as exp is one operation.
 struct Work {
   int64_t bytes = 0;
   int64_t operations = 0;
 };
 
-// Runs a kernel that must do `work`, prints what it moves, which the page says
-// too, and expects nine tenths of that at least to be what it must.
+// Runs a kernel that must do `work` and prints its traffic, which the page
+// lists. At least nine tenths of the traffic must be `work`.
 void ExpectMovesLittle(const char* name, Work work,
                        const std::function<void(KernelContext&)>& kernel) {
   const int64_t least = work.bytes;
@@ -219,7 +219,7 @@ TEST_P(TrafficTest, Rows) {
       });
 }
 
-// Few tokens of a large vocabulary, whose rows do not fit into registers.
+// Few tokens of a large vocabulary, whose rows exceed the registers.
 TEST_P(TrafficTest, Classes) {
   const DType statistics = StatisticsDType(dtype_);
   for (const auto& [name, cols] :
@@ -244,8 +244,8 @@ TEST_P(TrafficTest, Classes) {
   }
 }
 
-// Each piece of rows reads the weight, and writes its part of the weight's
-// gradient, for itself.
+// Each piece of rows reads the weight and writes its part of the weight's
+// gradient.
 TEST_P(TrafficTest, Norms) {
   constexpr int64_t kNormRows = 8192;
   constexpr int64_t kNormCols = 256;
@@ -381,7 +381,7 @@ TEST_P(TrafficTest, MoreOfElements) {
       [&](KernelContext& context) { Kernels().cumsum(cumsum, context); });
 }
 
-// By an index into the outer dim.
+// The index selects along the outer dim.
 TEST_P(TrafficTest, Indexed) {
   const Buffer index(DType::kInt32, kElements);
   const IndexedDim at = {"rows", 0, 0, kRows, kRows};
@@ -405,8 +405,7 @@ TEST_P(TrafficTest, Indexed) {
       [&](KernelContext& context) { Kernels().scatter(scatter, context); });
 }
 
-// Windows side by side, which take images apart into patches and put them
-// together.
+// Windows without overlap, as for image patches.
 TEST_P(TrafficTest, Windows) {
   WindowsArgs args;
   args.images = 1;
@@ -424,7 +423,7 @@ TEST_P(TrafficTest, Windows) {
       [&](KernelContext& context) { Kernels().fold(args, context); });
 }
 
-// Each id once: its row of the gradient is read, and the table's written.
+// Each id occurs once: its gradient row is read and its table row written.
 TEST_P(TrafficTest, EmbeddingBackward) {
   const Buffer ids(DType::kInt64, kRows);
   auto* const values = static_cast<int64_t*>(ids.get());
@@ -487,7 +486,7 @@ TEST(TrafficOfTrainingTest, AdamW) {
       [&](KernelContext& context) { Kernels().adamw(args, context); });
 }
 
-// No more queries than a block takes: keys and values are read once.
+// One block takes all queries, so keys and values are read once.
 TEST(TrafficOfTrainingTest, Attention) {
   dtype_of_test = Name(kBFloat16);
   constexpr int64_t kQueries = 64;
@@ -510,7 +509,7 @@ TEST(TrafficOfTrainingTest, Attention) {
   args.out = {out.get(), 0, kHeads * kDim, kDim};
   args.logsumexp = logsumexp.get();
   args.dtype = kBFloat16;
-  // Two products, of which each term is two operations.
+  // Two products; each term is two operations.
   ExpectMovesLittle(
       "attention, 64 queries",
       {2 * q.bytes() + 2 * k.bytes() + logsumexp.bytes(),

@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-/// The window whose element k is element `at` of the dim; -1 if none.
+/// Returns the window whose element k is element `at` of the dim, or -1.
 __device__ __forceinline__ int64_t WindowOf(const WindowDim& dim, int64_t at,
                                             int64_t k) {
   const int64_t start = at + dim.padding - k * dim.dilation;

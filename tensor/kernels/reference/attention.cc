@@ -69,8 +69,8 @@ Real MaskOf(const AttentionArgs& args, int64_t b, int64_t h, int64_t i,
       b * strides[0] + h * strides[1] + i * strides[2] + j * strides[3]);
 }
 
-/// The largest that a floating point mask has for keys that a query sees; 0
-/// where there is none.
+/// Returns the largest value of a floating-point mask over keys that a query
+/// attends to, or 0 if there is none.
 Real MaskShift(const AttentionArgs& args, int64_t b, int64_t h, int64_t i) {
   if (args.mask.data == nullptr || args.mask.dtype == DType::kBool) return 0;
   Real largest = kHidden;
@@ -82,7 +82,7 @@ Real MaskShift(const AttentionArgs& args, int64_t b, int64_t h, int64_t i) {
   return largest == kHidden ? 0 : largest;
 }
 
-/// What is added to a score.
+/// Returns the bias that is added to a score.
 /// \param shift MaskShift of the query
 Real BiasOf(const AttentionArgs& args, int64_t b, int64_t h, int64_t i,
             int64_t j, Real shift) {
@@ -98,7 +98,7 @@ Real BiasOf(const AttentionArgs& args, int64_t b, int64_t h, int64_t i,
   return bias + (mask - shift);
 }
 
-/// What dropout makes of one probability: the factor.
+/// Returns the factor by which dropout multiplies a probability.
 Real Kept(const AttentionArgs& args, int64_t b, int64_t h, int64_t i,
           int64_t j) {
   if (args.dropout == 0) return 1;
@@ -118,12 +118,13 @@ Real Kept(const AttentionArgs& args, int64_t b, int64_t h, int64_t i,
   return 1 / (1 - static_cast<Real>(args.dropout));
 }
 
-/// Of one query: probabilities of all keys, and the factors of dropout.
+/// One query's probabilities of all keys, and its dropout factors.
 struct Row {
   Reals p;
   Reals kept;
   Real logsumexp;
-  Real magnitude;  // Of keys whose probability is none that any dtype drops.
+  Real magnitude;  // Excludes keys with p = 0.
+                   // excluded.
 };
 Row Probabilities(const AttentionArgs& args, const Inputs& in, int64_t b,
                   int64_t h, int64_t i) {
@@ -230,7 +231,7 @@ AttentionGradients AttentionBackward(const AttentionBackwardArgs& all) {
         Real delta = 0, delta_size = 0;
         for (int64_t j = 0; j < visible; ++j) {
           const auto at = static_cast<size_t>(j);
-          // What a key of no probability would add is 0 everywhere.
+          // A key without probability contributes 0.
           if (row.p[at] == 0) continue;
           for (int64_t d = 0; d < args.head_dim; ++d) {
             const Real term = grad(b, i, h, d) * in.v(b, j, g, d);

@@ -9,7 +9,7 @@
 namespace crosshatch::reference {
 namespace {
 
-// The row-major indices of each lane's elements in a tensor of `shape`.
+// Returns the row-major indices of each lane's elements in a tensor of `shape`.
 std::vector<std::vector<size_t>> Lanes(const KernelShape& shape, int dim) {
   int64_t inner = 1, total = 1;
   for (int d = 0; d < shape.ndim; ++d) {

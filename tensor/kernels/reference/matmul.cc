@@ -30,7 +30,7 @@ Products MatMul(const MatMulArgs& args) {
   const auto k = static_cast<size_t>(args.k);
   Products result;
   for (size_t batch = 0; batch < out.size(); ++batch) {
-    // The rows of a and the columns of b, one after the other.
+    // The rows of a, followed by the columns of b.
     const Reals rows =
         ReadRuns(args.a.data, args.dtype, a[batch], {2, {args.m, args.k}},
                  {args.a.row_stride, args.a.col_stride});

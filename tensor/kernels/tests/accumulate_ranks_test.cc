@@ -88,8 +88,8 @@ TEST(AccumulateRanksTest, AllOps) {
   }
 }
 
-// Parts of matrices: what is summed, out, and what lies between runs of it,
-// which stays as it is.
+// Parts of matrices as sources and out. The gaps between runs of out must stay
+// unchanged.
 void TestRuns(DType dtype, int ranks, int64_t runs, int64_t count) {
   constexpr int64_t kGap = 5;
   Random random(3);
@@ -117,7 +117,7 @@ void TestRuns(DType dtype, int ranks, int64_t runs, int64_t count) {
         Kernels().accumulate_ranks(args, context);
       },
       "accumulate_ranks of runs");
-  // One after the other.
+  // Run by run.
   args.runs = 1;
   const auto move_on = [&](const void* data, int64_t elems) {
     return static_cast<const std::byte*>(data) + elems * SizeOf(dtype);
@@ -148,7 +148,6 @@ TEST(AccumulateRanksTest, RunsThatLieEvenly) {
   }
 }
 
-// As of a group of many ranks.
 TEST(AccumulateRanksTest, MoreRanksThanAKernelMayTakeAtOnce) {
   for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMax}) {
     for (int ranks : {256, 257, 600}) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-/// \file
-/// Attention of 16-bit floats, for which devices have kernels of their own.
+/// \file Attention of 16-bit floats, for which devices have separate kernels.
 
 #include <cstddef>
 #include <cstdint>
@@ -30,7 +29,7 @@ using kernel_test::Workspace;
 
 class AttentionOfSixteenBitsTest : public ::testing::TestWithParam<DType> {
  protected:
-  // What cases differ from.
+  // Fills in the parameters that all cases share.
   AttentionCase Of(AttentionCase c) const {
     c.dtype = GetParam();
     return c;
@@ -45,8 +44,8 @@ TEST_P(AttentionOfSixteenBitsTest, Lengths) {
   TestAttention(Of({1, 200, 200, 1, 1, 64}));
 }
 
-// Those that fill vectors and tiles, and those that do not, in both orders of
-// memory: heads beside one another lie on vectors, or do not.
+// Dims that do and do not fill vectors and tiles, in both memory orders.
+// Adjacent heads may be aligned to vectors or not.
 TEST_P(AttentionOfSixteenBitsTest, Dims) {
   for (int64_t dim : {1, 2, 7, 8, 15, 17, 20, 24, 63, 64, 65, 72, 100, 127, 128,
                       129, 136, 200}) {
@@ -183,7 +182,8 @@ TEST_P(AttentionOfSixteenBitsTest, Slopes) {
   }
 }
 
-// Nearly all dropped, as well: what is kept grows beyond what f16 has.
+// Including a rate that drops nearly everything, so that kept values exceed
+// f16's range.
 TEST_P(AttentionOfSixteenBitsTest, Dropout) {
   for (int64_t dim : {6, 72}) {
     for (double p : AllOrFew({0.1, 0.5, 0.99999, 1.0}, {0.5, 0.99999})) {
@@ -299,7 +299,7 @@ struct Call {
   Operand q, k, v, grad, out, logsumexp, dq, dk, dv;
 };
 
-// Bits do not change with how a batch is cut over devices.
+// Bits do not depend on how a batch is split over devices.
 TEST_P(AttentionOfSixteenBitsTest, ARowOfABatchIsTheSameAlone) {
   Random random(3);
   Call whole(GetParam(), 3);
@@ -328,7 +328,7 @@ TEST_P(AttentionOfSixteenBitsTest, ARowOfABatchIsTheSameAlone) {
   }
 }
 
-// Scores that are all -inf, by overflow, are as if no key was seen.
+// If all scores overflow to -inf, the result is that of a query without keys.
 TEST_P(AttentionOfSixteenBitsTest, NothingButInfinitelyLowScoresGivesZeros) {
   Call call(GetParam(), 1);
   const auto all = [](Operand& x, double value) {

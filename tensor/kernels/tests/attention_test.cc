@@ -105,8 +105,8 @@ TEST(AttentionTest, Masks) {
                  .has_mask = true});
 }
 
-// Values of a mask that are so low for all keys of a query that nothing else
-// could be told from their log-sum-exp.
+// Mask values so low for all keys of a query that they dominate the
+// log-sum-exp.
 TEST(AttentionTest, LowMasks) {
   for (double low : {-1e4, -1e9, -3.4028234e38}) {
     for (bool causal : {false, true}) {
@@ -126,7 +126,7 @@ TEST(AttentionTest, LowMasks) {
   }
 }
 
-// Of tiles that the mask hides as a whole nothing is read.
+// Tiles that the mask hides entirely are not read.
 TEST(AttentionTest, HiddenTilesAreSkipped) {
   constexpr int64_t kLen = 130;
   for (const auto& [dtype, mask_dtype] :
@@ -138,7 +138,7 @@ TEST(AttentionTest, HiddenTilesAreSkipped) {
         out(dtype, heads), logsumexp(DType::kFloat32, {1, 1, kLen}),
         mask(mask_dtype, {kLen});
     for (Operand* x : {&q, &k, &v}) x->Fill(random, -1, 1);
-    // Keys 64 on are hidden, and hold what would spoil everything.
+    // Keys from 64 on are hidden and contain NaN.
     Reals shown, poisoned = k.Read();
     for (int64_t j = 0; j < kLen; ++j) {
       const Real hidden = mask_dtype == DType::kBool

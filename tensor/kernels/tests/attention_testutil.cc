@@ -163,21 +163,21 @@ void TestAttention(const AttentionCase& c) {
   const reference::Attention expected = reference::AttentionForward(args);
   const reference::AttentionGradients gradients =
       reference::AttentionBackward(backward);
-  // A kernel may round what it multiplies by 16-bit operands, probabilities and
-  // the gradients of scores, to their dtype: by a factor of 1 + rounding, or,
-  // where it is below the dtype's normal numbers, by `lost`.
+  // A kernel may round the operands of products, probabilities and gradients of
+  // scores, to 16 bits: by a factor of 1 + rounding or, below the normal
+  // numbers, by `lost`.
   const Real rounding =
       c.dtype == ComputeDType(c.dtype) ? 0 : reference::UnitRoundoff(c.dtype);
   const Real lost = rounding == 0 ? 0 : reference::Smallest(c.dtype) / 2;
-  // What a sum of n products loses, in roundings. Of 16-bit operands a device
-  // may add 16 at a time and what was there, and cut each of them off at a unit
-  // in the last place of the largest, where others round.
+  // Returns the error of a sum of n products, in roundings. Tensor cores may
+  // add 16 products at a time to the accumulator, and truncate each at the last
+  // bit of the largest.
   const auto of_sum = [&](int64_t n) {
     return rounding == 0 ? n : 2 * (n + n / 16 + 1);
   };
-  // A score is off by gamma(D + 3) * its magnitude, so a probability by this
-  // relative error: of the score and of the maximum's place, the exponential,
-  // a rescaling for each tile of keys (32), the sum over keys.
+  // A score has an error of gamma(D + 3) * its magnitude. The relative error of
+  // a probability includes that of the score, of the maximum, the exponential,
+  // one rescaling per tile of 32 keys, and the sum over keys.
   const int64_t tiles = c.kv_len / 32 + 1;
   const Real score_error =
       Gamma(c.dtype, of_sum(c.dim) + 6) * expected.score_magnitude;
@@ -199,25 +199,25 @@ void TestAttention(const AttentionCase& c) {
   ExpectWithin(logsumexp.Read(), expected.logsumexp, bounds, logsumexp.dtype(),
                what.str() + " logsumexp");
 
-  // The gradient of a score is off by a few times that, by the sums over D and
-  // queries, and by roundings: of the probabilities of the output that delta is
-  // computed from, of that output, and its own.
+  // The gradient of a score has a few times that error, and those of the sums
+  // over D and queries. The probabilities, the output that delta uses, and the
+  // gradient itself are rounded, too.
   const int64_t queries = c.q_len * (c.q_heads / c.kv_heads);
   const Real backward_error =
       (1 + 6 * relative +
        Gamma(c.dtype, of_sum(4 * c.dim) + of_sum(queries) + 16)) *
           (1 + rounding) * (1 + rounding) * (1 + rounding) -
       1;
-  // What a gradient of a score loses beyond that: of delta what comes of the
-  // output, and its own, before the scale.
+  // Underflow adds an absolute error: in delta by the output, and in the
+  // gradient before the scale.
   const Real size(c.size);
   const Real lost_of_score =
       lost + lost_of_out * size * static_cast<Real>(c.dim);
   const Real lost_of_gradients =
       std::max(lost_of_score * Real(args.scale), lost * kept) * size *
       static_cast<Real>(std::max(queries, c.kv_len));
-  // Probabilities below the smallest normal number count as 0; each is a factor
-  // of at most this many terms of this size.
+  // Probabilities below the smallest normal number flush to 0. Each is a factor
+  // in at most this many terms of this size.
   const Real flushed =
       std::ldexp(Real(1), c.dtype == DType::kFloat64 ? -1021 : -125) *
       static_cast<Real>((c.q_len + c.kv_len) * c.q_heads * c.dim) * 4 *

@@ -17,7 +17,7 @@ using kernel_test::Random;
 using kernel_test::Real;
 using kernel_test::Reals;
 
-// The result of a conversion, by the element functions that define it.
+// Returns the result of a conversion by the element functions that define it.
 Reals Converted(const Reals& values, DType dtype, bool from_integer = false) {
   Reals result;
   for (Real value : values) {
@@ -115,7 +115,7 @@ TEST(CopyTest, SixteenBitFloatsRoundAsTheirClassesDo) {
     auto* any_bits = static_cast<uint32_t*>(any.data());
     for (int64_t i = 0; i < 200000; ++i) {
       any_bits[i] = static_cast<uint32_t>(random.Next());
-      // Ties, and what is just beside them.
+      // Ties and their neighbours.
       if (i % 4 == 1) any_bits[i] = (any_bits[i] & ~0xFFFFu) | 0x8000u;
       if (i % 4 == 2) any_bits[i] = (any_bits[i] & ~0x1FFFu) | 0x1000u;
       // The range of half precision.

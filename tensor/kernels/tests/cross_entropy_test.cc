@@ -81,8 +81,8 @@ void TestCrossEntropy(DType dtype, DType target_dtype, int64_t rows,
       what);
   const Reals targets = p.targets.Read(), grads = p.grad.Read();
   Reals expected_loss, expected_lse, loss_bounds;
-  // Sum of exponentials of numbers up to 16 below their maximum, each off by
-  // the rounding of the difference too.
+  // A sum of exponentials of numbers down to 16 below their maximum. The
+  // rounding of each difference adds to its error.
   const Real error = Gamma(dtype, 80);
   for (int64_t r = 0; r < rows; ++r) {
     const Reals x = p.Row(p.logits, r);
@@ -114,14 +114,14 @@ TEST(CrossEntropyTest, ForwardAndBackward) {
     for (int64_t cols : {1, 2, 3, 5, 7, 13, 31, 64, 127, 2500}) {
       TestCrossEntropy(dtype, DType::kInt64, 5, cols);
     }
-    // More than a block has in registers.
+    // Exceeds a block's registers.
     TestCrossEntropy(dtype, DType::kInt64, 2, 20000);
     TestCrossEntropy(dtype, DType::kInt32, 0, 5);
     TestCrossEntropy(dtype, DType::kUInt16, 300, 257);
   }
 }
 
-// The classes in pieces, put together as ranks would.
+// Computes the classes in pieces and combines them as ranks would.
 TEST(CrossEntropyTest, ShardsOfClassesAddUp) {
   for (DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBFloat16}) {
     constexpr int64_t kRows = 9, kCols = 50;

@@ -45,7 +45,7 @@ void TestCumSum(DType dtype, const std::vector<int64_t>& sizes, int dim,
       what.str());
   Reals bounds;
   for (Real magnitude : expected.magnitudes) {
-    // In double; 16-bit floats by way of f32.
+    // Computed in double, and 16-bit floats via f32.
     Real error = Gamma(DType::kFloat64, sizes[dim]);
     if (SizeOf(dtype) == 2) error += Gamma(DType::kFloat32, 1);
     bounds.push_back(IsFloatingPoint(dtype) ? error * magnitude : 0);

@@ -19,7 +19,7 @@ using kernel_test::Reals;
 constexpr uint64_t kKey = 0x0123456789ABCDEFu;
 constexpr uint64_t kStream = 77;
 
-// Against the numbers of the random kernel.
+// Compares with the numbers of the random kernel.
 void Check(DType dtype, const std::vector<int64_t>& sizes,
            const std::vector<int64_t>& offsets,
            const std::vector<int64_t>& global, double p, LayoutKind layout) {

@@ -22,7 +22,7 @@ Operand RandomIds(DType dtype, int64_t rows, int64_t vocabulary) {
   Operand ids(dtype, {rows});
   Reals values;
   for (int64_t r = 0; r < rows; ++r) {
-    // Some ids often.
+    // Some ids are frequent.
     values.push_back(
         static_cast<Real>(random.Below(4) == 0 ? 1 : random.Below(vocabulary)));
   }

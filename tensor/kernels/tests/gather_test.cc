@@ -27,7 +27,7 @@ Operand Indices(DType dtype, const std::vector<int64_t>& sizes, int64_t bound,
   return index;
 }
 
-// The definition, element by element.
+// Compares with the definition, element by element.
 void Check(DType dtype, DType index_dtype, const std::vector<int64_t>& sizes,
            int dim, int64_t first, int64_t count, int64_t bound,
            LayoutKind index_layout, LayoutKind src_layout) {

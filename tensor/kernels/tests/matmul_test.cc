@@ -45,7 +45,7 @@ void TestMatMul(const Case& c) {
   Operand out(c.out_dtype, With(c.batch, c.m, c.n), c.out);
   a.Fill(random, -2, 2);
   b.Fill(random, -2, 2);
-  // With beta == 0 out stays NaN, which must not come through.
+  // With beta == 0 out stays NaN, which must not propagate.
   if (c.beta != 0) out.Fill(random, -2, 2);
   Operand bias(c.out_dtype, {c.n});
   bias.Fill(random, -2, 2);
@@ -83,7 +83,7 @@ void TestMatMul(const Case& c) {
   Reals bounds = expected.magnitudes;
   for (auto& bound : bounds) bound *= Gamma(c.dtype, c.k + 4);
   if (c.bias && SizeOf(c.out_dtype) == 2) {
-    // What it is added to may be rounded before.
+    // The old output may be rounded first.
     for (size_t i = 0; i < bounds.size(); ++i) {
       bounds[i] +=
           reference::UnitRoundoff(c.out_dtype) * expected.magnitudes[i];
@@ -186,7 +186,7 @@ TEST(MatMulTest, Batches) {
   }
 }
 
-// One b for a whole batch: the same bits as a taller product.
+// A batch that shares b gives the bits of one taller product.
 TEST(MatMulTest, SharedMatrixOfABatch) {
   Random random(4);
   Operand a(DType::kFloat32, {6, 40, 24}), b(DType::kFloat32, {24, 32});

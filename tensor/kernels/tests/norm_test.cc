@@ -24,7 +24,7 @@ constexpr double kEps = 1e-5;
 struct Case {
   DType dtype;
   int64_t rows, cols;
-  bool centered;  // layer_norm, else rms_norm
+  bool centered;  // layer_norm, else rms_norm.
   DType dweight_dtype;
   WriteMode mode = WriteMode::kOverwrite;
 };
@@ -108,7 +108,8 @@ void TestNorm(const Case& c) {
   const Reals w = weight.Read(), b = bias.Read();
   Reals dw(w.size()), dw_size(w.size()), db(w.size()), db_size(w.size());
   // The mean, the sum of squares and the root: 39 + log2(cols) additions and a
-  // few more roundings, of numbers up to 3 in a row of spread about 1.4.
+  // few more roundings, of numbers up to 3. Rows have a standard deviation of
+  // about 1.4.
   const Real error = Gamma(c.dtype, 64);
   for (int64_t r = 0; r < c.rows; ++r) {
     const auto row = [&](const Operand& operand) {
@@ -121,7 +122,7 @@ void TestNorm(const Case& c) {
         reference::NormOf(values, c.centered, kEps);
     Real largest = 0;
     for (Real v : values) largest = std::max(largest, std::abs(v));
-    // Relative to 1 / rstd an error of the mean counts `spread` times.
+    // An error of the mean, relative to 1 / rstd, is amplified by `spread`.
     const Real spread = 1 + (c.centered ? 2 * largest * norm.rstd : Real(0));
     Reals expected, bounds;
     for (size_t i = 0; i < values.size(); ++i) {
@@ -176,7 +177,7 @@ TEST(NormTest, ForwardAndBackward) {
                {1, 2, 3, 5, 7, 13, 31, 64, 127, 1500}, {1, 7, 64, 1500})) {
         TestNorm({dtype, 3, cols, centered, dtype});
       }
-      // More than a block has in registers.
+      // Exceeds a block's registers.
       TestNorm({dtype, 2, 9000, centered, dtype});
       TestNorm({dtype, 0, 7, centered, dtype});
       TestNorm({dtype, 3, 0, centered, dtype});
@@ -186,14 +187,14 @@ TEST(NormTest, ForwardAndBackward) {
                                 {DType::kFloat32, DType::kBFloat16})) {
       TestNorm({dtype, 600, 130, centered, dtype, WriteMode::kAccumulate});
     }
-    // More rows for a block than it has threads.
+    // More rows per block than threads.
     TestNorm({DType::kFloat32, 17000, 3, centered, DType::kFloat32});
     TestNorm({DType::kBFloat16, 70, 40, centered, DType::kFloat32,
               WriteMode::kAccumulate});
   }
 }
 
-// Without rows there is nothing to add: overwriting gives zeros.
+// Without rows, overwriting gives zeros.
 TEST(NormTest, NoRowsOverwriteWithZeros) {
   Operand dweight(DType::kFloat32, {4});
   RmsNormBackwardArgs args;

@@ -34,7 +34,7 @@ std::string Describe(const char* op, int index, DType dtype,
   return text.str();
 }
 
-// Error of the compute type's result.
+// Returns the error bound of a result in the compute type.
 Real UnaryBound(UnaryOp op, DType dtype, Real a, Real expected) {
   switch (op) {
     case UnaryOp::kExp:
@@ -47,19 +47,19 @@ Real UnaryBound(UnaryOp op, DType dtype, Real a, Real expected) {
       return Gamma(dtype, 16) * std::abs(expected) +
              reference::Smallest(kernel_test::ComputeDType(dtype));
     case UnaryOp::kGelu:
-      // The sigmoid's argument is off by a few roundings, its value by as many
-      // times the argument.
+      // The sigmoid's argument has an error of a few roundings, and its value
+      // that times the argument.
       return Gamma(dtype, 16) * std::abs(expected) *
                  (1 + std::abs(reference::GeluArgument(a))) +
              reference::Smallest(kernel_test::ComputeDType(dtype));
     case UnaryOp::kGeluExact:
-      // The part below is off by a few roundings of 1.
+      // The probability has an absolute error of a few roundings of 1.
       return Gamma(dtype, 16) * std::abs(a) +
              reference::Smallest(kernel_test::ComputeDType(dtype));
     case UnaryOp::kAddScalar:
     case UnaryOp::kScalarMinus:
     case UnaryOp::kMulScalar:
-      // The scalar is rounded to the compute type too.
+      // The scalar is rounded to the compute type, too.
       return Gamma(dtype, 2) * (std::abs(expected) + std::abs(a) + 1);
     default:
       return Gamma(dtype, 3) * std::abs(expected);
@@ -189,7 +189,7 @@ TEST(PointwiseTest, UnaryOpsTakeAnyStrides) {
   }
 }
 
-// Full ranges: each input's neighbourhood of the limits of exp and the like.
+// Includes values near the limits of exp and similar functions.
 TEST(PointwiseTest, SpecialValues) {
   const Reals values = {0,    -0.0L, kInf,  -kInf, kNan,   1,      -1,
                         88.5, 88.8,  -87.5, -90,   -103.9, -104.5, 1e-30L,

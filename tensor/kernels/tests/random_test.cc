@@ -28,7 +28,7 @@ TEST(PhiloxTest, KnownAnswers) {
             (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
-// Box-Muller in double: the polynomials are good to about 1e-6.
+// Box-Muller in double: the polynomials have an error of about 1e-6.
 TEST(PhiloxTest, NormalsAreBoxMullers) {
   kernel_test::Random random(5);
   const auto check = [](uint32_t word0, uint32_t word1) {
@@ -76,7 +76,8 @@ std::vector<uint32_t> Bits(const Operand& x) {
   return bits;
 }
 
-// Every element, in vectors or not, has the bits of the scalar definition.
+// Every element has the bits of the scalar definition, in or outside of
+// vectors.
 TEST(RandomTest, VectorsHaveTheBitsOfTheDefinition) {
   for (RandomKind kind : {RandomKind::kUniform, RandomKind::kNormal}) {
     for (int64_t first : {int64_t{0}, int64_t{0xFFFFFFF0}, int64_t{1} << 40}) {
@@ -127,7 +128,7 @@ TEST(RandomTest, GoldenBits) {
                              0x3F6419B5, 0x3EB3B122, 0x3E331F3C, 0x3ED007EC}));
 }
 
-// A box of a tensor has the elements that the whole has there.
+// A box of a tensor has the same elements as the whole tensor.
 TEST(RandomTest, BoxesArePartsOfTheWhole) {
   const std::vector<int64_t> global = {5, 7, 13};
   Operand whole(DType::kFloat32, global);

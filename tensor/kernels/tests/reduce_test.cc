@@ -216,7 +216,7 @@ TEST(ReduceTest, ExtremesOfNothingAreLimitsOfTheDType) {
             {&out},
             [&](KernelContext& context) { Kernels().reduce(args, context); },
             Name(dtype));
-        // Conversion of an infinity gives the nearest limit, but not to bool.
+        // Infinity converts to the nearest limit, except for bool.
         const Real infinity = std::numeric_limits<Real>::infinity();
         Operand limit(dtype, {1});
         limit.Set({dtype == DType::kBool      ? Real(kind == ReduceKind::kMin)

@@ -102,7 +102,7 @@ TEST(RopeTest, RowsMayHaveTablesOfTheirOwn) {
   }
 }
 
-// RunAllWays restores the input before each run, so in place works with it.
+// RunAllWays restores the input before each run, so it works in place.
 TEST(RopeTest, InPlace) {
   TestRope(DType::kFloat32, {2, 5, 3, 8}, false, true);
   TestRope(DType::kBFloat16, {2, 5, 3, 600}, true, true);

@@ -30,13 +30,13 @@ struct Scattered {
   LayoutKind layout = LayoutKind::kContiguous;
 };
 
-// The definition, element by element.
+// Compares with the definition, element by element.
 void Check(const Scattered& c) {
   Random random(3);
   Operand index(DType::kInt64, c.sizes, c.layout);
   Reals values;
   for (int64_t i = 0; i < index.numel(); ++i) {
-    // Some often.
+    // Some indices are frequent.
     values.push_back(static_cast<Real>(
         random.Below(4) == 0 ? c.bound / 2 : random.Below(c.bound)));
   }

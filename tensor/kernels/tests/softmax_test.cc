@@ -51,8 +51,9 @@ void TestSoftmax(DType dtype, int64_t rows, int64_t cols, bool log) {
     const Reals expected = reference::Softmax(values, log);
     Reals bounds;
     for (size_t i = 0; i < expected.size(); ++i) {
-      // x - max is exact to a rounding of at most 18, and so is the log of the
-      // sum; a relative error of 60 roundings covers sum and exponentials.
+      // x - max has a rounding error of at most that of 18, and so does the log
+      // of the sum. A relative error of 60 roundings covers sum and
+      // exponentials.
       bounds.push_back(
           log ? sum_error + Gamma(dtype, 40)
               : (sum_error + Gamma(dtype, 40)) * expected[i] +

@@ -104,7 +104,7 @@ TEST(SortKernelTest, MatchesReference) {
             LayoutKind::kPadded, LayoutKind::kBroadcastInner}) {
         Random random(sizes.size());
         Operand in(dtype, sizes, layout);
-        // Few values, so that many are equal.
+        // Few distinct values, so that many are equal.
         in.Fill(random, dtype == DType::kUInt16 ? 0 : -3, 4);
         for (int dim = 0; dim < static_cast<int>(sizes.size()); ++dim) {
           const int64_t n = sizes[dim];

@@ -18,7 +18,7 @@ using kernel_test::Random;
 using kernel_test::Real;
 using kernel_test::Reals;
 
-/// As many windows as fit.
+/// Returns a dim with as many windows as fit.
 WindowDim Dim(int64_t size, int64_t kernel, int64_t stride = 1,
               int64_t padding = 0, int64_t dilation = 1) {
   const int64_t room = size + 2 * padding - dilation * (kernel - 1) - 1;
@@ -40,7 +40,7 @@ const std::vector<Case>& Cases() {
       {2, 3, Dim(7, 3, 2, 1), Dim(5, 3, 1, 1)},
       {1, 5, Dim(1, 1), Dim(31, 3, 2, 1)},
       {3, 2, Dim(9, 3, 1, 2, 2), Dim(7, 2, 3, 0, 3)},
-      // Elements in no window, and windows of nothing but zeros.
+      // Elements in no window, and windows in padding only.
       {1, 2, Dim(7, 1, 3), Dim(5, 2, 4)},
       {1, 1, Dim(2, 1, 1, 3), Dim(2, 2, 1, 3)},
       {2, 130, Dim(5, 3, 1, 1), Dim(4, 3, 1, 1)},
@@ -109,7 +109,7 @@ TEST(WindowsTest, FoldAdds) {
       const Reals values = in.Read();
       const std::vector<int64_t> to = reference::ElementsOfWindows(args);
       Reals expected(static_cast<size_t>(out.numel())), bounds(expected.size());
-      // An element is in as many windows as the kernel has places at most.
+      // An element is in at most one window per kernel element.
       const Real error = Gamma(dtype, c.rows.kernel * c.cols.kernel);
       for (size_t i = 0; i < to.size(); ++i) {
         if (to[i] < 0) continue;
