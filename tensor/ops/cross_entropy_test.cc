@@ -105,7 +105,6 @@ TEST(CrossEntropyTest, ComesFromPartsOfTheClasses) {
           .ToVector<double>();
   for (size_t r = 0; r < 4; ++r) {
     if (r != 2) {  // Row 2 is ignored: zero only in sum.
-                   // ignored.
       EXPECT_NEAR(loss.ToVector<double>()[r], whole[0].ToVector<double>()[r],
                   1e-14);
     }

@@ -36,7 +36,7 @@ TEST(CudaBackendTest, KernelsSayWhatTheyNeedWithoutADevice) {
   embedding.rows = rows;
   embedding.cols = cols;
   embedding.table_rows = 50;
-  // Four arrays of 8 bytes per element, and the copies of two by a sort.
+  // Four arrays of 8 bytes per element, and copies of two for a sort.
   EXPECT_GE(kernels.embedding_backward_workspace_bytes(embedding), 48 * rows);
 
   for (int64_t lanes : {1, 7}) {

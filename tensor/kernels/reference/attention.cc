@@ -124,7 +124,6 @@ struct Row {
   Reals kept;
   Real logsumexp;
   Real magnitude;  // Excludes keys with p = 0.
-                   // excluded.
 };
 Row Probabilities(const AttentionArgs& args, const Inputs& in, int64_t b,
                   int64_t h, int64_t i) {

@@ -97,7 +97,7 @@ void TestRuns(DType dtype, int ranks, int64_t runs, int64_t count) {
   std::vector<const void*> pointers;
   std::vector<int64_t> strides;
   for (int r = 0; r < ranks; ++r) {
-    // One of them without gaps.
+    // The second source has no gaps.
     strides.push_back(r == 1 ? count : count + 4 * r + 8);
     sources.emplace_back(dtype, std::vector<int64_t>{runs, strides.back()});
     sources.back().Fill(random, 1, 3);
