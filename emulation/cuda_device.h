@@ -3,10 +3,10 @@
 #define CROSSHATCH_EMULATION_CUDA_DEVICE_H_
 
 /// \file
-/// What sources of CUDA kernels see in place of <cuda_runtime.h> where the
-/// compiler of the host compiles them: the language of the device. Its names
-/// are CUDA's, and what is not here is not emulated, so that its use does not
-/// compile. __shared__ is not: CH_SHARED takes its place, on a device too.
+/// Replaces <cuda_runtime.h> when the host's compiler compiles CUDA kernels:
+/// the language of the device, under CUDA's names. What is not here is not
+/// emulated and does not compile. CH_SHARED replaces __shared__, on a device
+/// too.
 
 #include <atomic>
 #include <bit>
@@ -31,7 +31,7 @@
 #define blockDim ::crosshatch::emulation::block_size
 #define gridDim ::crosshatch::emulation::grid_size
 
-/// CH_SHARED(name, type): `name` is of `type` and shared by the block's
+/// CH_SHARED(name, type) declares `name` of `type`, shared by the block's
 /// threads.
 #define CH_SHARED(name, ...)                                           \
   static constexpr char name##_of_block = 0;                           \
@@ -65,9 +65,8 @@ __forceinline__ void CheckAccess(const void* address, size_t bytes) {
 }
 
 /// \name Global memory
-/// One instruction of a thread: a value of 1, 2, 4, 8 or 16 bytes at an address
-/// that is a multiple of its size, in memory that the device reaches (checked,
-/// as a device does).
+/// Each call is one instruction of a thread: it accesses 1, 2, 4, 8 or 16 bytes
+/// at an aligned address in memory of the device (checked, as on a device).
 /// @{
 
 template <typename T>
@@ -83,7 +82,8 @@ __forceinline__ T LoadValue(const void* address) {
   return value;
 }
 
-/// A store at the next place, which is of the mistake that a probe makes.
+/// Stores at the next address, which is the fault of
+/// KernelFault::kOneStoreMore.
 template <typename T>
 void StoreBehind(void* address, const T& value) {
   void* const next = static_cast<std::byte*>(address) + sizeof(T);
@@ -118,7 +118,7 @@ T Shuffled(unsigned mask, T value, int from, Place place) {
 }  // namespace emulation
 
 /// \name Barriers, shuffles and votes
-/// Their last two parameters are for messages.
+/// The last two parameters are for messages.
 /// @{
 
 inline void __syncthreads(const char* file = __builtin_FILE(),
@@ -147,7 +147,7 @@ T __shfl_xor_sync(unsigned mask, T value, int flipped, int width = 32,
                   int line = __builtin_LINE()) {
   const int lane = emulation::Lane();
   const int from = lane ^ flipped;
-  // A lane of a later part of the warp is none to take from.
+  // Lanes outside of the own part of the warp return their own value.
   const bool taken = from < (lane & ~(width - 1)) + width;
   return emulation::Shuffled(mask, value, taken ? from : lane, {file, line});
 }
@@ -199,7 +199,7 @@ inline void __threadfence() {
 }
 
 /// \name Atomic operations
-/// Atomic among kernels of several streams too. They give the old value.
+/// Atomic also between kernels on several streams. They return the old value.
 /// @{
 
 template <typename T>

@@ -21,7 +21,7 @@ namespace crosshatch {
 struct CudaStreamState {
   int device = 0;
   emulation::StreamQueue queue;
-  // How the threads of its kernels are ordered; by whoever issues.
+  // The seed of the thread order of its kernels, set by the issuing thread.
   std::atomic<uint64_t> seed{0};
 };
 
@@ -65,7 +65,7 @@ struct Machine {
   std::atomic<int64_t> allocations{0};
   std::atomic<int64_t> synchronizations{0};
 
-  /// The pinned allocation that may hold `address`.
+  /// Returns the pinned allocation that may contain `address`.
   MemoryRange PinnedRangeOf(uintptr_t address) {
     std::lock_guard<std::mutex> lock(mutex);
     const auto after = pinned.upper_bound(address);
@@ -83,8 +83,8 @@ thread_local constinit bool in_host_function = false;
 thread_local constinit int current_device = 0;
 thread_local constinit cudaError_t last_error = cudaSuccess;
 
-// Made by the first call of the runtime, and never gone: streams of static
-// objects may end late.
+// Created by the first call of the runtime and never destroyed, because streams
+// in static objects may end late.
 Machine& TheMachine() {
   CH_CHECK(!in_host_function)
       << "a host function calls the CUDA runtime, which it must not";
@@ -112,7 +112,7 @@ bool IsDevice(int device) {
   return device >= 0 && device < static_cast<int>(TheMachine().devices.size());
 }
 
-/// The current device; null where there is none.
+/// Returns the current device, or null if there is none.
 DeviceState* CurrentDevice() {
   return IsDevice(current_device)
              ? TheMachine().devices[static_cast<size_t>(current_device)].get()
@@ -125,7 +125,7 @@ DeviceState& DeviceOf(cudaStream_t stream) {
 
 std::atomic<int> idle_scopes{0};
 
-/// Issues work of the stream's device, which touches its memory and that of the
+/// Issues work of the stream's device, which may access its memory and that of
 /// peers.
 cudaError_t IssueDeviceWork(cudaStream_t stream, StreamQueue::Task task) {
   if (idle_scopes.load(std::memory_order_relaxed) > 0) return cudaSuccess;
@@ -159,7 +159,7 @@ cudaError_t IssueDeviceWork(cudaStream_t stream, StreamQueue::Task task) {
   return issued.ok() ? cudaSuccess : Return(cudaErrorMemoryAllocation);
 }
 
-/// Whether any device has memory at `data`; if so, all `bytes` must be there.
+/// Returns whether `data` is memory of any device. If so, all `bytes` must be.
 bool IsOfDevice(const void* data, size_t bytes, const char* what) {
   for (const auto& device : TheMachine().devices) {
     if (!device->memory.Knows(data)) continue;
@@ -197,13 +197,13 @@ void SetDelays(cudaStream_t stream, uint64_t seed) {
 
 cudaError_t LaunchKernel(const Launch& launch, cudaStream_t stream,
                          absl::AnyInvocable<void()> thread) {
-  // A device's stream takes kernels of its own device alone.
+  // A stream runs only kernels of its own device.
   if (stream == nullptr || stream->device != current_device) {
     return Return(cudaErrorInvalidResourceHandle);
   }
   TheMachine().kernels.fetch_add(1);
   Launch seeded = launch;
-  // Another order for each kernel.
+  // Each kernel has another order.
   if (stream->seed.load() != 0) seeded.seed = stream->seed.fetch_add(1);
   return IssueDeviceWork(stream,
                          [seeded, thread = std::move(thread)]() mutable {
@@ -470,7 +470,7 @@ cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned flags) {
   machine.allocations.fetch_add(1);
   *data = nullptr;
   if (bytes == 0) return cudaSuccess;
-  // From a page's start, as a driver's.
+  // Page-aligned, as a driver's allocation.
   constexpr size_t kPage = 4096;
   if (posix_memalign(data, kPage, bytes) != 0) {
     *data = nullptr;

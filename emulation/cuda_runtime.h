@@ -4,14 +4,14 @@
 
 /// \file
 /// The functions of the CUDA runtime that Crosshatch uses, without a device:
-/// names, parameters and semantics are CUDA's. A stream is a queue with a
-/// thread of its own; copies and kernels run on it, and touch the memory of its
-/// device, which the host cannot (device_memory.h), and of peers, and pinned
-/// memory, and no other (reach.h). What CUDA leaves undefined,
-/// or what only a driver would notice, ends the program with a message.
+/// names, parameters and semantics are CUDA's. A stream is a queue with its own
+/// thread, which runs copies and kernels. These access memory of their device,
+/// of peers, and pinned memory, but no other (reach.h). The host cannot access
+/// memory of devices (device_memory.h). What CUDA leaves undefined, or what
+/// only a driver would notice, ends the program with a message.
 ///
-/// More strict than CUDA: the default stream is an error, and so is a call of
-/// the runtime by a host function.
+/// Stricter than CUDA: the default stream is an error, and so is a call of the
+/// runtime by a host function.
 
 #include <cstddef>
 #include <cstdint>
@@ -32,14 +32,14 @@ enum cudaError_t : int {
   cudaErrorNotReady = 600,
   cudaErrorPeerAccessAlreadyEnabled = 704,
 };
-/// "cudaErrorInvalidValue".
+/// Returns a name such as "cudaErrorInvalidValue".
 const char* cudaGetErrorName(cudaError_t error);
 const char* cudaGetErrorString(cudaError_t error);
-/// The last error of the calling thread, which it forgets.
+/// Returns and clears the last error of the calling thread.
 cudaError_t cudaGetLastError();
 
 /// \name Devices
-/// Each thread has a current one, at first 0.
+/// Each thread has a current device, initially 0.
 /// @{
 cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaSetDevice(int device);
@@ -57,7 +57,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute,
                                    int device);
 
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer);
-/// Lets kernels of the current device touch memory of `peer`.
+/// Gives kernels of the current device access to memory of `peer`.
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags);
 /// @}
 
@@ -72,7 +72,7 @@ inline constexpr unsigned cudaStreamNonBlocking = 1;
 inline constexpr unsigned cudaEventDisableTiming = 2;
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
-/// What was issued is done all the same.
+/// Work that was issued still completes.
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
@@ -103,11 +103,10 @@ enum cudaMemcpyKind : int {
   cudaMemcpyHostToDevice = 1,
   cudaMemcpyDeviceToHost = 2,
   cudaMemcpyDeviceToDevice = 3,
-  /// As the addresses say.
+  /// Inferred from the addresses.
   cudaMemcpyDefault = 4,
 };
-/// Host memory that is not pinned is read before the call returns, and written
-/// before it too.
+/// Reads and writes of pageable host memory complete before the call returns.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes,
                             cudaMemcpyKind kind, cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes,
@@ -116,44 +115,45 @@ cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes,
 
 namespace emulation {
 
-/// Before the first call of the runtime: how many devices the process sees (at
-/// most kMaxDevices, 2 by default), their memory (8 GiB) and their compute
-/// capability (80 for 8.0). 0 devices: as on a machine without any.
+/// Sets the number of devices of the process (at most kMaxDevices, 2 by
+/// default), their memory (8 GiB) and their compute capability (80 for 8.0).
+/// Call it before any function of the runtime. With 0 devices, the machine has
+/// none.
 void SetDevices(int count, int64_t bytes_each, int capability = 80);
 
-/// Of kernels issued to `stream` from now on: blocks and threads run in an
-/// order that is drawn anew for each kernel. 0: in that of their numbers.
+/// Makes kernels issued to `stream` from now on run blocks and threads in a
+/// random order, new for each kernel. 0 restores the order of their indices.
 void SetThreadOrder(cudaStream_t stream, uint64_t seed);
 
-/// Makes a stream that was just created adversarial (tensor/stream.h): its work
-/// is late at will. 0: it is as ever.
+/// Makes a new stream adversarial (tensor/stream.h): it delays work at random.
+/// 0 has no effect.
 void SetDelays(cudaStream_t stream, uint64_t seed);
 
-/// Issues a kernel: `thread` runs once for each thread of the launch, whose
-/// order is the stream's affair.
+/// Issues a kernel: `thread` runs once for each thread of the launch, in the
+/// stream's thread order.
 cudaError_t LaunchKernel(const Launch& launch, cudaStream_t stream,
                          absl::AnyInvocable<void()> thread);
 
-/// Issues work of a library's (NCCL), which may wait for that of other streams
-/// and touches the memory of all devices.
+/// Issues work of a library such as NCCL. It may wait for other streams and
+/// access the memory of all devices.
 cudaError_t IssueLibraryWork(cudaStream_t stream,
                              absl::AnyInvocable<void()> work);
 
-/// Whether devices can touch all `bytes` bytes from `data` on: they are of one
-/// of them, or pinned.
+/// Returns whether devices can access all `bytes` bytes at `data`: memory of
+/// one device, or pinned memory.
 bool IsMemoryOfDevices(const void* data, size_t bytes);
 
-/// The allocation of a device that `data` lies in; of no bytes where it is
-/// memory of the host.
+/// Returns the device allocation that contains `data`, or an empty range for
+/// host memory.
 MemoryRange AllocationOf(const void* data);
 
-/// What was asked of the runtime so far, by all threads.
+/// Counts of calls of the runtime, by all threads.
 struct RuntimeCounts {
   int64_t kernels = 0;
   int64_t copies = 0;
   int64_t host_functions = 0;
   int64_t allocations = 0;
-  /// Of a stream or an event by the host.
+  /// Waits of the host for a stream or an event.
   int64_t synchronizations = 0;
 };
 RuntimeCounts CountsOfRuntime();

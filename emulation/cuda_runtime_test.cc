@@ -33,7 +33,7 @@ class Stream {
   void Synchronize() const {
     EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
   }
-  /// Issues a function of the host's, which must live until it has run.
+  /// Issues a host function, which must live until it has run.
   void Host(std::function<void()>& function) const {
     EXPECT_EQ(
         cudaLaunchHostFunc(
@@ -60,7 +60,7 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-/// Ints of the current device.
+/// Ints in the memory of the current device.
 class Ints {
  public:
   explicit Ints(size_t count) : count_(count) {
@@ -107,7 +107,7 @@ TEST(CudaRuntimeTest, KernelsAndCopiesOfAStreamRunInOrder) {
   }
 }
 
-// Expects that `touch` kills the process, where the processor can see to that.
+// Expects that `touch` kills the process, if the processor supports protection.
 void ExpectForbidden(const std::function<void()>& touch) {
   if (emulation::IsDeviceMemoryProtected()) {
     EXPECT_DEATH(touch(), "");
@@ -127,7 +127,7 @@ TEST(CudaRuntimeDeathTest, TheHostCannotTouchMemoryOfADevice) {
   });
 }
 
-// A kernel of one thread, which adds 1 there.
+// Launches a kernel of one thread, which adds 1 to `value`.
 void AddOneAt(int* value) {
   const Stream stream;
   EXPECT_EQ(emulation::LaunchKernel({"add_one", {1}, {1}}, stream.get(),
@@ -152,7 +152,7 @@ TEST(CudaRuntimeDeathTest, KernelsTouchMemoryOfPeersOnlyWhenTold) {
     AddTo(there.data(), 64, 1, here);
     AddTo(there.data(), 64, -1, here);
   });
-  // Whether the processor sees to that or not.
+  // Not only with the processor's protection.
   EXPECT_DEATH(AddOneAt(there.data()),
                "an access of 4 bytes at .*, which are not all of one "
                "allocation of the device, of a peer");
@@ -248,7 +248,7 @@ TEST(CudaRuntimeTest, EventsOrderStreams) {
   }
 }
 
-// What a consumer reads that does not wait for its producer.
+// Returns what a consumer reads that does not wait for its producer.
 TEST(CudaRuntimeTest, AdversarialStreamsShowAMissingWait) {
   const auto wrong_reads = [](uint64_t seed, bool waits) {
     const Stream producer(seed), consumer(seed + 100);

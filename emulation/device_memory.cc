@@ -18,11 +18,11 @@
 namespace crosshatch::emulation {
 namespace {
 
-// Before and behind each allocation.
+// Guard bytes before and after each allocation.
 constexpr int64_t kGap = 256;
 constexpr int kNoKey = -1;
 
-// A thread has access to the memory of no key before it asks for it.
+// Initially no thread has access to memory with the key.
 int AllocateKey() {
 #if defined(__x86_64__)
   return pkey_alloc(0, PKEY_DISABLE_ACCESS);
@@ -81,7 +81,7 @@ bool DeviceMemory::Release(void* data) {
   if (found == allocations_.end()) return false;
   std::byte* const memory = static_cast<std::byte*>(data) - kGap;
   const auto mapped = static_cast<size_t>(MappedBytes(found->second));
-  // What the process maps here next is not poisoned.
+  // The process may map this range again, so unpoison it.
   ASAN_UNPOISON_MEMORY_REGION(memory, mapped);
   CH_CHECK_EQ(munmap(memory, mapped), 0);
   used_ -= found->second;

@@ -4,9 +4,9 @@
 
 /// \file
 /// Memory of emulated devices. It is memory of the process that a thread may
-/// touch only while it does the device's work: the processor's protection keys
-/// see to it where there are some, and elsewhere nothing does. Under
-/// AddressSanitizer what lies beside an allocation is nobody's.
+/// access only while it executes the device's work. Protection keys enforce
+/// that on processors that have them. AddressSanitizer also reports accesses
+/// next to an allocation.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,21 +20,21 @@ namespace crosshatch::emulation {
 inline constexpr int kMaxDevices = 8;
 
 /// The memory of one device.
-/// \threadsafety any thread.
+/// \threadsafety Any thread may call any function.
 class DeviceMemory {
  public:
   explicit DeviceMemory(int64_t capacity);
 
-  /// Aligned to 256; null where the device has no more. Its content is
-  /// undefined.
+  /// Returns uninitialized memory, aligned to 256 bytes, or null if the device
+  /// has no more.
   std::byte* Acquire(int64_t bytes);
-  /// \returns false: Acquire did not give it.
+  /// \returns false if `data` is not from Acquire.
   bool Release(void* data);
-  /// Whether the `bytes` bytes from `data` on are of one allocation.
+  /// Returns whether the `bytes` bytes at `data` are in one allocation.
   bool Holds(const void* data, int64_t bytes) const;
-  /// The allocation that holds `address`; of no bytes where none does.
+  /// Returns the allocation that contains `address`, or an empty range.
   MemoryRange RangeOf(uintptr_t address) const;
-  /// Whether `data` is an address in some allocation.
+  /// Returns whether `data` is an address in some allocation.
   bool Knows(const void* data) const { return Holds(data, 0); }
 
   int64_t capacity() const { return capacity_; }
@@ -50,11 +50,11 @@ class DeviceMemory {
   int64_t used_ = 0;
 };
 
-/// Whether the processor keeps the host away from memory of devices.
+/// Returns whether the processor prevents host accesses to memory of devices.
 bool IsDeviceMemoryProtected();
 
-/// Lets the calling thread touch the memory of `device` while it lives, and
-/// none of other devices but for those that it is given too.
+/// Gives the calling thread access to the memory of `device` during its
+/// lifetime. Access to other devices needs objects of its own.
 class DeviceAccess {
  public:
   explicit DeviceAccess(const DeviceMemory& device);

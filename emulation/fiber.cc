@@ -29,26 +29,24 @@ constexpr size_t kHugePageBytes = size_t{2} << 20;
 constexpr size_t kSlabBytes = kStackBytes * kStacksPerSlab;
 static_assert(kSlabBytes % kHugePageBytes == 0);
 
-// The stacks of fibers start on different lines of the caches, of which all
-// that start on a page's end would share a few; nine lines are what a turn
-// touches at least.
+// The stacks of fibers start at different cache lines. If all started at the
+// end of a page, they would compete for a few lines; a turn uses at least nine.
 constexpr size_t kLineBytes = 64;
 constexpr size_t kFirstLines = 61;
 constexpr size_t kLinesOfTurn = 9;
 
-// What stands at the end of a stack that did not overflow.
+// The value at the end of a stack that did not overflow.
 constexpr uint64_t kMark = 0x5ACCED57ACCE5500u;
 
 }  // namespace
 
-/// Stacks that are nobody's, of one thread of the process. They lie side by
-/// side in large pages: the threads of a block take turns too fast for small
-/// ones.
+/// Unused stacks of one thread of the process. They are adjacent in huge pages,
+/// because the threads of a block switch too often for small ones.
 class Fiber::Stacks {
  public:
   ~Stacks() {
     for (void* slab : slabs_) {
-      // What the process maps here next is not poisoned.
+      // The process may map this range again, so unpoison it.
       ASAN_UNPOISON_MEMORY_REGION(slab, kSlabBytes);
       munmap(slab, kSlabBytes);
     }
@@ -68,7 +66,7 @@ class Fiber::Stacks {
         mmap(nullptr, kSlabBytes + kHugePageBytes, PROT_READ | PROT_WRITE,
              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     CH_CHECK(memory != MAP_FAILED) << "no memory for the stacks of fibers";
-    // What lies before and behind whole large pages goes back.
+    // Unmap what is outside of whole huge pages.
     auto* const start = static_cast<std::byte*>(memory);
     const size_t before =
         (kHugePageBytes - reinterpret_cast<uintptr_t>(start) % kHugePageBytes) %
@@ -87,14 +85,14 @@ class Fiber::Stacks {
   std::vector<std::byte*> unused_;
 };
 
-// Fibers that the thread keeps may end later than this.
+// Shared, because fibers that the thread keeps may be destroyed later.
 const std::shared_ptr<Fiber::Stacks>& Fiber::StacksOfThread() {
   static thread_local const auto stacks = std::make_shared<Stacks>();
   return stacks;
 }
 
 struct Fiber::Entry {
-  // It never returns, and so must not have a frame to give back.
+  // Never returns, so AddressSanitizer must not expect its frame to end.
   [[gnu::no_sanitize_address]] static void Run(transfer_t from) {
     auto* const self = static_cast<Fiber*>(from.data);
     self->Arrive(from.fctx);

@@ -3,15 +3,15 @@
 #define CROSSHATCH_EMULATION_FIBER_H_
 
 /// \file
-/// Functions that can be left in the middle and gone on with later: each has a
-/// stack of its own, and they take turns on one thread of the process.
+/// Functions that can be suspended and resumed. Each has its own stack, and
+/// they take turns on one thread of the process.
 ///
 /// This uses fcontext, the layer beneath Boost.Context's public `fiber`, for
-/// two reasons. AddressSanitizer has to be notified of every change of stacks
-/// (fiber_switching.h), and the public class changes stacks within its
-/// constructor and when a function ends, where a caller cannot do that. And
-/// these extra changes, at least two for each function, are a large part of
-/// the time where a function is one CUDA thread, often shorter than they are.
+/// two reasons. First, AddressSanitizer needs a notification of every stack
+/// switch (fiber_switching.h). The public class switches stacks in its
+/// constructor and when a function ends, where a caller cannot notify. Second,
+/// these two extra switches for each function are expensive: a CUDA thread
+/// often takes less time than they do.
 
 #include <boost/context/detail/fcontext.hpp>
 #include <cstddef>
@@ -21,36 +21,35 @@
 
 namespace crosshatch::emulation {
 
-/// A stack, on which one function after another runs.
-/// \threadsafety used by the thread that made it only.
+/// A stack that runs one function after another.
+/// \threadsafety Used only by the thread that created it.
 class Fiber {
  public:
   Fiber();
-  /// Nothing runs on it: what was begun has ended.
+  /// \pre No function is suspended on it.
   ~Fiber();
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  /// Prepares `run(argument)`, which the next Resume begins. Nothing runs on
-  /// the fiber.
+  /// Prepares `run(argument)`, which the next Resume begins.
+  /// \pre The fiber runs nothing.
   void Begin(void (*run)(void*), void* argument);
-  /// Goes on until the function, or one that the turn was passed to, yields or
+  /// Continues until the function, or one that it passed the turn to, yields or
   /// ends.
   void Resume();
   /// \name Called by the function
   /// @{
-  /// Returns to the Resume that this turn began with.
+  /// Returns to the Resume that began this turn.
   void Yield();
-  /// Passes the turn to `next`, on which something was begun, as if this
-  /// yielded and that was resumed: one change of stacks in place of two.
-  /// Inlined: a processor expects calls to return to where they came from, and
-  /// errs in each return that follows a change of stacks.
+  /// Passes the turn to `next`, which has been begun. Equals a Yield and a
+  /// Resume of `next`, with one stack switch instead of two. Inlined, because
+  /// the processor mispredicts each return that follows a stack switch.
   [[gnu::always_inline]] void PassTo(Fiber& next) {
     next.passer_ = this;
     switching_.BeforePassing(next.switching_, next.stack_);
     Arrive(boost::context::detail::jump_fcontext(next.context_, &next).fctx);
   }
-  /// When the function ends, passes the turn to `next`.
+  /// Passes the turn to `next` when the function ends.
   void PassAtEnd(Fiber& next) { successor_ = &next; }
   /// @}
 
@@ -59,7 +58,8 @@ class Fiber {
   class Stacks;
   static const std::shared_ptr<Stacks>& StacksOfThread();
 
-  /// On this fiber: the turn has come, from where `left` is to go on.
+  /// Runs on this fiber at the start of a turn. `left` is the context that
+  /// passed it.
   [[gnu::always_inline]] void Arrive(void* left) {
     if (passer_ == nullptr) {
       resumer_ = left;
@@ -73,11 +73,11 @@ class Fiber {
 
   const std::shared_ptr<Stacks> stacks_;
   std::byte* const stack_;
-  std::byte* top_ = nullptr;   // Where it starts, downwards.
-  std::byte* mark_ = nullptr;  // What it must not reach.
-  void* context_ = nullptr;    // Where the function is to go on.
-  void* resumer_ = nullptr;    // Where Resume is to go on.
-  Fiber* passer_ = nullptr;    // Whose turn it was; none: that of Resume.
+  std::byte* top_ = nullptr;   // The start of the stack, which grows downwards.
+  std::byte* mark_ = nullptr;  // The limit of the stack.
+  void* context_ = nullptr;    // The context to continue the function.
+  void* resumer_ = nullptr;    // The context to continue Resume.
+  Fiber* passer_ = nullptr;  // The fiber that passed the turn; null for Resume.
   Fiber* successor_ = nullptr;
   void (*run_)(void*) = nullptr;
   void* argument_ = nullptr;

@@ -3,8 +3,8 @@
 #define CROSSHATCH_EMULATION_FIBER_SWITCHING_H_
 
 /// \file
-/// What sanitizers are told of each change of stacks, before it and after it.
-/// Without one, nothing.
+/// Notifies sanitizers before and after each stack switch. Without a sanitizer
+/// it does nothing.
 
 #include <cstddef>
 
@@ -17,14 +17,15 @@
 namespace crosshatch::emulation {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-// Frames are several times as large.
+// Sanitizers enlarge frames several times.
 inline constexpr size_t kStackBytes = size_t{256} << 10;
 #else
 inline constexpr size_t kStackBytes = size_t{32} << 10;
 #endif
 
-/// Of one fiber, on the stack of kStackBytes at `stack`; on its resumer's
-/// stack: BeforeResume and AfterResume; on its own: the others.
+/// The sanitizer's state of one fiber, whose stack has kStackBytes at `stack`.
+/// BeforeResume and AfterResume run on the resumer's stack, the other functions
+/// on the fiber's.
 #if defined(__SANITIZE_ADDRESS__)
 
 class FiberSwitching {
@@ -35,7 +36,7 @@ class FiberSwitching {
   void AfterResume() {
     __sanitizer_finish_switch_fiber(resumer_stack_, nullptr, nullptr);
   }
-  /// \param passer whose turn it was; null: that of the resumer
+  /// \param passer the fiber that passed the turn; null for the resumer
   void OnFiber(const FiberSwitching* passer) {
     __sanitizer_finish_switch_fiber(fiber_stack_, &resumer_bottom_,
                                     &resumer_bytes_);
@@ -43,8 +44,8 @@ class FiberSwitching {
     resumer_bottom_ = passer->resumer_bottom_;
     resumer_bytes_ = passer->resumer_bytes_;
   }
-  // What ends leaves its stack of frames to what begins next on the fiber: to
-  // make one takes 40 us.
+  // Keeps the fake stack of the ended function for the next one, because a new
+  // one takes 40 us.
   void BeforeLeaving() {
     __sanitizer_start_switch_fiber(&fiber_stack_, resumer_bottom_,
                                    resumer_bytes_);
@@ -54,15 +55,15 @@ class FiberSwitching {
   }
 
  private:
-  void* fiber_stack_ = nullptr;    // Its frames that may outlive their calls.
-  void* resumer_stack_ = nullptr;  // Those of the thread that resumes.
+  void* fiber_stack_ = nullptr;    // The fiber's fake stack.
+  void* resumer_stack_ = nullptr;  // The resuming thread's.
   const void* resumer_bottom_ = nullptr;
   size_t resumer_bytes_ = 0;
 };
 
 #elif defined(__SANITIZE_THREAD__)
 
-// To ThreadSanitizer a fiber is a thread whose every turn is ordered.
+// ThreadSanitizer models a fiber as a thread whose turns are ordered.
 class FiberSwitching {
  public:
   FiberSwitching() = default;
@@ -75,7 +76,7 @@ class FiberSwitching {
     __tsan_switch_to_fiber(fiber_, 0);
   }
   void AfterResume() {}
-  /// \param passer whose turn it was; null: that of the resumer
+  /// \param passer the fiber that passed the turn; null for the resumer
   void OnFiber(const FiberSwitching* passer) {
     if (passer != nullptr) resumer_ = passer->resumer_;
   }
@@ -95,7 +96,7 @@ class FiberSwitching {
  public:
   void BeforeResume(const std::byte* /*stack*/) {}
   void AfterResume() {}
-  /// \param passer whose turn it was; null: that of the resumer
+  /// \param passer the fiber that passed the turn; null for the resumer
   void OnFiber(const FiberSwitching* /*passer*/) {}
   void BeforeLeaving() {}
   void BeforePassing(const FiberSwitching& /*next*/,

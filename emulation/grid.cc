@@ -57,7 +57,7 @@ const char* NameOf(WarpOp op) {
   return "";
 }
 
-/// Orders by a seed; 0 leaves them as they are.
+/// Shuffles by a seed; 0 keeps the order.
 class Order {
  public:
   explicit Order(uint64_t seed) : state_(seed) {}
@@ -70,7 +70,7 @@ class Order {
   }
 
  private:
-  // Xorshift: a seed that is not 0 never leads to 0.
+  // Xorshift: a nonzero seed never becomes 0.
   uint64_t Next() {
     state_ ^= state_ << 13;
     state_ ^= state_ >> 7;
@@ -81,10 +81,10 @@ class Order {
   uint64_t state_;
 };
 
-/// The memory that the threads of a block share, of one thread of the process.
+/// The shared memory of a block, reused by one thread of the process.
 class SharedArena {
  public:
-  /// Behind each array lies memory that is nobody's.
+  /// Bytes after each array that no thread may access.
   static constexpr size_t kGap = 64;
   static constexpr size_t kBytes = kMaxSharedBytes * 2;
 
@@ -127,7 +127,7 @@ class SharedArena {
   std::vector<Array> arrays_;
   size_t used_ = 0;
   size_t asked_for_ = 0;
-  size_t dirty_ = 0;  // What lies behind has not been set to ones yet.
+  size_t dirty_ = 0;  // Memory from here on has not been set to ones yet.
 };
 
 enum class State : uint8_t { kReady, kAtBarrier, kAtWarpOp, kEnded };
@@ -136,10 +136,9 @@ struct Thread {
   State state = State::kReady;
   int number = 0;
   Dim3 index;
-  std::unique_ptr<Fiber>
-      fiber;  // None before it starts and after it has ended.
+  std::unique_ptr<Fiber> fiber;  // Null before the start and after the end.
   Place place = {};
-  // Of a warp op.
+  // The warp op that the thread waits in.
   WarpOp op = WarpOp::kSync;
   unsigned mask = 0;
   uint64_t value = 0;
@@ -147,16 +146,16 @@ struct Thread {
   uint64_t result = 0;
 };
 
-/// The lanes that have come to a warp op, of those of one mask.
+/// The lanes that have arrived at a warp op with one mask.
 struct Gathering {
-  unsigned mask = 0;  // 0: none.
+  unsigned mask = 0;  // 0 if unused.
   unsigned arrived = 0;
 };
 struct Warp {
-  // Masks that are waited for at one time have no lane in common.
+  // Masks that are in use at one time are disjoint.
   std::vector<Gathering> gatherings;
   int lanes = 0;
-  int ready = 0;  // Lanes that can go on.
+  int ready = 0;  // Runnable lanes.
 };
 
 /// The grid that the calling thread runs.
@@ -183,7 +182,7 @@ class Grid {
   }
 
  private:
-  // What runs on a fiber: one thread, and those that begin where it ends.
+  // Runs a thread on a fiber, then threads that start where it ends.
   static void RunThreads(void* grid) {
     Grid& self = *static_cast<Grid*>(grid);
     do self.run_();
@@ -199,12 +198,11 @@ class Grid {
   Warp& WarpOf(const Thread& thread) {
     return warps_[static_cast<size_t>(thread.number) / kWarpSize];
   }
-  /// The lane of the running warp whose turn is next; null where none can go
-  /// on.
+  /// Returns the next runnable lane of the running warp, or null.
   Thread* NextLane();
   void BeginTurn(Thread& thread);
-  /// The current thread has ended. \returns whether the next one begins on its
-  /// fiber.
+  /// Ends the current thread.
+  /// \returns whether the next one begins on its fiber.
   bool EndTurn();
   // Inlined: see Fiber::PassTo.
   [[gnu::always_inline]] void Wait(Thread& thread, State state, Place place) {
@@ -235,8 +233,8 @@ class Grid {
   size_t at_barrier_ = 0;
   size_t ended_ = 0;
   size_t turns_ = 0;
-  // Of the warp that runs: its threads, in the order of their turns, and which
-  // of these is next.
+  // The running warp, its threads in the order of their turns, and the index of
+  // the next turn.
   Warp* warp_ = nullptr;
   std::vector<int> lanes_;
   size_t next_ = 0;
@@ -296,7 +294,7 @@ void Grid::Run() {
   }
   warps_.resize((threads_.size() + kWarpSize - 1) / kWarpSize);
   for (const Thread& thread : threads_) ++WarpOf(thread).lanes;
-  // Where blocks are many their order is that of pieces of 1024 of them.
+  // If there are many blocks, only pieces of 1024 of them are shuffled.
   const int64_t blocks = Volume(launch_.grid);
   std::vector<int> piece;
   for (int64_t first = 0; first < blocks; first += 1024) {
@@ -330,9 +328,9 @@ void Grid::RunBlock() {
   }
 }
 
-// A warp goes on as far as it can before the next one does: what its lanes
-// exchange stays in the processor's nearest cache. A lane that waits or ends
-// passes the turn to the next one.
+// Runs a warp as far as possible, so that data which its lanes exchange stays
+// in the nearest cache. A lane that waits or ends passes the turn to the next
+// one.
 void Grid::RunWarp(size_t warp) {
   warp_ = &warps_[warp];
   if (warp_->ready == 0) return;
@@ -385,7 +383,7 @@ bool Grid::EndTurn() {
     BeginTurn(*next);
     self.fiber->PassAtEnd(*next->fiber);
   }
-  // Nobody takes it before what runs on it has ended.
+  // The fiber is reused only after its function has ended.
   idle_.push_back(std::move(self.fiber));
   return false;
 }
@@ -397,7 +395,7 @@ void Grid::SyncThreads(Place place) {
     Wait(self, State::kAtBarrier, place);
     return;
   }
-  // The last one: all others wait here, and it goes on.
+  // The last thread to arrive continues; all others wait.
   at_barrier_ = 0;
   for (Thread& other : threads_) {
     if (&other == &self) continue;
@@ -499,7 +497,7 @@ std::string Grid::WhatKeeps(const Thread& waiting, const Thread& other) const {
   }
 }
 
-// No thread can go on: one of those that wait, and one that it waits for.
+// No thread can continue: name a waiting thread and one that it waits for.
 void Grid::FailStuck() const {
   const Thread& waiting = *std::find_if(
       threads_.begin(), threads_.end(),

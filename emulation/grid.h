@@ -3,10 +3,10 @@
 #define CROSSHATCH_EMULATION_GRID_H_
 
 /// \file
-/// Runs a kernel of CUDA on the calling thread: the threads of a block are
-/// fibers, in an order drawn from a seed, and the blocks come one after
-/// another. What a device would leave undefined, or hang in, ends the program
-/// with a message that names the kernel, the block and the thread.
+/// Runs a CUDA kernel on the calling thread. The threads of a block are fibers,
+/// in an order drawn from a seed; blocks run one after another. Undefined
+/// behaviour and deadlocks end the program with a message that names the
+/// kernel, the block and the thread.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +16,7 @@
 namespace crosshatch::emulation {
 
 inline constexpr int kWarpSize = 32;
-/// What every device from sm_80 on has without being asked.
+/// What every device from sm_80 on supports without an opt-in.
 inline constexpr int kMaxThreadsPerBlock = 1024;
 inline constexpr size_t kMaxSharedBytes = size_t{48} << 10;
 
@@ -28,20 +28,21 @@ struct Dim3 {
 };
 
 struct Launch {
-  /// In messages.
+  /// For messages.
   const char* kernel = "";
   Dim3 grid;
   Dim3 block;
-  /// Of memory that the launch gives each block beside its own.
+  /// Shared memory of a block whose size the launch determines.
   size_t dynamic_shared_bytes = 0;
-  /// 0: blocks and threads run in the order of their numbers.
+  /// The seed of the order of blocks and threads. 0 is the order of their
+  /// indices.
   uint64_t seed = 0;
 };
 
 /// Runs `thread` once for each thread of the launch.
 void RunGrid(const Launch& launch, absl::FunctionRef<void()> thread);
 
-/// \name What a thread of a kernel calls
+/// \name Functions for a kernel's threads
 /// All but the positions check that a kernel is running.
 /// @{
 
@@ -50,43 +51,42 @@ extern thread_local constinit Dim3 block_index;
 extern thread_local constinit Dim3 block_size;
 extern thread_local constinit Dim3 grid_size;
 
-/// Where a thread of a kernel waits, in messages.
+/// The source location of a wait, for messages.
 struct Place {
   const char* file;
   int line;
 };
 
-/// Waits for all threads of the block, each of which must come to this place.
+/// Waits for all threads of the block, which must call it at the same place.
 void SyncThreads(Place place);
 
-/// Ops of the lanes of `mask`, of the calling thread's warp: each of them must
-/// come to one of the same kind with the same mask.
+/// Ops of the lanes of `mask` in the calling thread's warp. Each of them must
+/// call the same kind with the same mask.
 enum class WarpOp { kSync, kShuffle, kBallot };
 
-/// Waits for the lanes. A shuffle gives the `value` of lane `from`, which is of
-/// the mask; a ballot gives the lanes whose value is not 0.
+/// Waits for the lanes. A shuffle returns the `value` of lane `from`, which is
+/// in the mask. A ballot returns the lanes whose value is not 0.
 uint64_t WarpExchange(WarpOp op, unsigned mask, uint64_t value, int from,
                       Place place);
-/// The calling thread's lane in its warp.
+/// Returns the calling thread's lane in its warp.
 int Lane();
 
-/// Memory that the block's threads share: the same for all calls with `tag`.
-/// All of its bits are set when the block starts.
+/// Returns the block's shared memory for `tag`. All of its bits are set when
+/// the block starts.
 void* SharedMemory(const void* tag, size_t bytes, size_t alignment);
-/// The launch's dynamic_shared_bytes.
+/// Returns the launch's dynamic_shared_bytes.
 void* DynamicSharedMemory();
 
 /// @}
 
-/// Ends the program: a thread loads or stores `bytes` bytes at once at an
-/// address that is not a multiple of that.
+/// Ends the program after an access of `bytes` bytes at an address that is not
+/// a multiple of `bytes`.
 [[noreturn]] void FailMisaligned(const void* address, size_t bytes);
-/// Ends the program: a thread loads or stores there, and its device cannot
-/// (reach.h).
+/// Ends the program after an access that the device cannot make (reach.h).
 [[noreturn]] void FailOutOfReach(const void* address, size_t bytes);
 
-/// "kernel copy, block (1, 0, 0), thread (5, 0, 0)" of the calling thread.
-/// Empty outside of kernels.
+/// Returns the position of the calling thread, "kernel copy, block (1, 0, 0),
+/// thread (5, 0, 0)". Empty outside of kernels.
 const char* WhereInGrid();
 
 }  // namespace crosshatch::emulation

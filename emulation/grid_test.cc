@@ -21,15 +21,15 @@ using emulation::kAllLanes;
 using emulation::Launch;
 using emulation::RunGrid;
 
-// Kernels as a source of CUDA has them.
+// Kernels as in a CUDA source.
 
 __global__ void AddOne(int* values, int n) {
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (i < n) values[i] += 1;
 }
 
-// Each block turns its piece around. Without the barrier a thread reads what
-// no other has written.
+// Reverses the piece of each block. Without the barrier a thread reads elements
+// that no other has written yet.
 __global__ void Reverse(const int* in, int* out, bool with_barrier) {
   CH_SHARED(piece, int[128]);
   const unsigned i = threadIdx.x;
@@ -51,7 +51,7 @@ std::vector<int> Numbers(int n) {
   return numbers;
 }
 
-// Runs one warp, and gives what each lane's `of` gives.
+// Runs one warp and returns the result of `of` by lane.
 std::vector<int> OfLanes(const std::function<int(int lane)>& of,
                          uint64_t seed = 0) {
   std::vector<int> results(32);
@@ -114,7 +114,7 @@ TEST(GridTest, BarriersOrderWhatTheBlockShares) {
     for (int i = 0; i < 512; ++i) {
       EXPECT_EQ(out[static_cast<size_t>(i)], i / 128 * 128 + 127 - i % 128);
     }
-    // Ones are what nobody wrote in this block, whatever the one before left.
+    // Unwritten shared memory is all ones, whatever the previous block left.
     std::vector<int> wrong(512);
     RunGrid({"reverse", {4}, {128}, 0, seed},
             [&] { Reverse(in.data(), wrong.data(), false); });
@@ -186,7 +186,7 @@ TEST(GridTest, PartsOfAWarpExchangeApart) {
                   [](int lane) {
                     const unsigned mask = lane < 16 ? 0x0000FFFFu : 0xFFFF0000u;
                     int value = lane;
-                    // The halves come to different numbers of ops.
+                    // The halves execute different numbers of ops.
                     for (int i = 0; i < (lane < 16 ? 3 : 2); ++i) {
                       value = __shfl_xor_sync(mask, value, 1);
                     }
@@ -232,12 +232,12 @@ TEST(GridTest, ManyThreadsAreQuick) {
   const std::chrono::duration<double> took =
       std::chrono::steady_clock::now() - start;
   EXPECT_EQ(out, std::vector<int>(kThreads, 64));
-  // About 0.07 s; ThreadSanitizer takes a hundred times as long.
+  // Takes about 0.07 s, and a hundred times as long with ThreadSanitizer.
   EXPECT_LT(took.count(), 60);
   RecordProperty("microseconds", static_cast<int>(took.count() * 1e6));
 }
 
-// Barriers on two lines, of which thread 3 takes the first.
+// Barriers on two lines; thread 3 executes the first one.
 void TwoBarriers() {
   if (threadIdx.x == 3) {
     __syncthreads();
@@ -248,7 +248,7 @@ void TwoBarriers() {
 
 class GridDeathTest : public testing::Test {
  protected:
-  // ThreadSanitizer takes what a forked process does with fibers for races.
+  // ThreadSanitizer reports false races of fibers in a forked process.
   void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
 };
 

@@ -4,9 +4,8 @@
 
 namespace crosshatch::emulation {
 
-/// While it lives, kernels, copies and memsets of all streams are counted and
-/// not done: what is left is the time that the host takes to issue them. What
-/// is computed is undefined.
+/// Makes all streams count kernels, copies and memsets instead of running them,
+/// to measure the host's time of issuing. Results are undefined.
 class IdleRuntime {
  public:
   IdleRuntime();

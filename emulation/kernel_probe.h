@@ -3,8 +3,8 @@
 #define CROSSHATCH_EMULATION_KERNEL_PROBE_H_
 
 /// \file
-/// KernelProbe: looks on while kernels run, and makes one mistake in them, for
-/// tests that expect to find it.
+/// Observes kernels, and injects one fault into them, for tests that must
+/// detect it.
 
 #include <compare>
 #include <cstdint>
@@ -21,38 +21,38 @@ struct BarrierPlace {
   friend auto operator<=>(const BarrierPlace&, const BarrierPlace&) = default;
 };
 
-/// One mistake.
+/// A fault to inject.
 struct KernelFault {
   enum class Kind : uint8_t {
     kNone,
-    /// The barrier at `barrier` is left out.
+    /// Skips the barrier at `barrier`.
     kNoBarrier,
-    /// Store `number` is left out: the last one is what a bound that is too
-    /// small by one leaves out.
+    /// Skips store `number`. Skipping the last one is like a bound that is too
+    /// small by one.
     kNoStore,
-    /// Store `number` writes its value behind its own place too, as a bound
-    /// that is too large by one makes it.
+    /// Repeats store `number` at the next address, as a bound that is too large
+    /// by one would.
     kOneStoreMore,
-    /// Load `number` gives zeros: the last one is what a bound that is too
-    /// small by one does not see.
+    /// Makes load `number` return zeros. For the last one, that is like a bound
+    /// that is too small by one.
     kNoLoad,
   };
   Kind kind = Kind::kNone;
   BarrierPlace barrier = {};
-  /// Of a store, or of a load, counted from 0 since the probe is there.
+  /// The index of a store or a load, counted since the probe exists.
   int64_t number = -1;
 };
 
-/// The last load and the last store of a kernel, numbered as in KernelFault;
-/// -1: it made none.
+/// The last load and the last store of a kernel, counted as in KernelFault; -1
+/// for none.
 struct LastAccesses {
   int64_t load = -1;
   int64_t store = -1;
 };
 
-/// Of the kernels that the calling thread runs while it lives; one at a time.
-/// Streams that are neither delayed nor blocked run theirs on the thread that
-/// issues.
+/// Observes kernels that the calling thread runs during its lifetime. Only one
+/// may exist. Streams that are neither delayed nor blocked run kernels on the
+/// issuing thread.
 class KernelProbe {
  public:
   explicit KernelProbe(KernelFault fault = {});
@@ -60,10 +60,10 @@ class KernelProbe {
   KernelProbe(const KernelProbe&) = delete;
   KernelProbe& operator=(const KernelProbe&) = delete;
 
-  /// Where threads came to a barrier.
+  /// Returns the barriers that threads executed.
   const std::set<BarrierPlace>& barriers() const { return barriers_; }
-  /// Which kernels ran, by their names, and the last accesses of the latest run
-  /// of each that had some.
+  /// Returns the kernels that ran, by name, with the last accesses of the
+  /// latest run that had any.
   const std::map<std::string, LastAccesses>& kernels() const {
     return kernels_;
   }
@@ -79,16 +79,16 @@ class KernelProbe {
   std::map<std::string, LastAccesses> kernels_;
   int64_t loads_ = 0;
   int64_t stores_ = 0;
-  // At the end of the kernel before.
+  // The state at the end of the previous kernel.
   LastAccesses before_;
 };
 
 extern thread_local constinit KernelProbe* current_probe;
 
-/// \name What kernels ask
+/// \name Queries of kernels
 /// @{
 bool IsBarrierLeftOut(const char* file, int line);
-/// What is wrong with the store that is made now.
+/// Returns the fault of the current store.
 inline KernelFault::Kind FaultOfStore() {
   if (current_probe == nullptr) return KernelFault::Kind::kNone;
   const int64_t store = current_probe->stores_++;
@@ -104,7 +104,7 @@ inline bool IsLoadLeftOut() {
   const KernelFault& fault = current_probe->fault_;
   return fault.kind == KernelFault::Kind::kNoLoad && fault.number == load;
 }
-/// A kernel has ended.
+/// Records the end of a kernel.
 void NoteKernel(const char* kernel);
 /// @}
 

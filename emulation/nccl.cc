@@ -21,7 +21,7 @@ namespace crosshatch {
 namespace emulation {
 namespace {
 
-/// All of a process.
+/// The state of the library, shared by the process.
 struct Library {
   std::mutex mutex;
   int64_t ids = 0;
@@ -53,39 +53,39 @@ bool TakesSeveralOnADevice(const Library& library) {
 }  // namespace
 }  // namespace emulation
 
-/// One rank's end.
+/// One rank's handle.
 struct ncclComm {
   std::shared_ptr<emulation::Communion> communion;
   int rank = 0;
   int64_t stops_after = -1;
   int64_t issued = 0;
-  /// Shared with what its streams run after it has gone.
+  /// Shared with work that its streams run after it is destroyed.
   std::shared_ptr<std::atomic<bool>> is_aborted =
       std::make_shared<std::atomic<bool>>(false);
-  /// What streams have yet to do.
+  /// The number of calls that streams have yet to run.
   std::shared_ptr<std::atomic<int64_t>> pending =
       std::make_shared<std::atomic<int64_t>>(0);
   std::atomic<int> async_error{ncclSuccess};
   bool is_finalized = false;
-  /// Of a split under way: where its child goes. Which calls are made at one
-  /// time on a communicator is up to its user.
+  /// The destination of the child of a split in progress. As with NCCL, the
+  /// user must not call a communicator concurrently.
   ncclComm** child = nullptr;
   int64_t splits = 0;
-  /// By start, what is registered.
+  /// Sizes of registered memory, by address.
   std::map<std::uintptr_t, size_t> registered;
 };
 
 namespace emulation {
 namespace {
 
-/// What a thread has called since the outermost ncclGroupStart.
+/// A thread's calls since the outermost ncclGroupStart.
 struct Group {
   int depth = 0;
   std::map<std::pair<ncclComm_t, cudaStream_t>, std::vector<Call>> calls;
 };
 thread_local constinit Group* open_group = nullptr;
 
-/// One more end of a communicator, which does not know of the others yet.
+/// Creates another handle of a communicator, which is not connected yet.
 ncclComm_t Open(Library& library, std::shared_ptr<Communion> communion,
                 int rank) {
   auto* const comm =
@@ -117,7 +117,7 @@ ncclResult_t IssueCalls(ncclComm_t comm, cudaStream_t stream,
                is_aborted = comm->is_aborted, pending = comm->pending,
                calls = std::move(calls)] {
         if (is_stopped) {
-          // Nothing of it comes to the others.
+          // A stopped rank sends nothing to the others.
           communion->AwaitAbort(*is_aborted);
         } else {
           communion->Run(rank, calls, *is_aborted);
@@ -127,7 +127,7 @@ ncclResult_t IssueCalls(ncclComm_t comm, cudaStream_t stream,
   return issued == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
-// A device that is given memory of the host faults when the call runs.
+// Ends the program if a call uses memory that the device cannot access.
 void CheckReach(const ncclComm& comm, const Call& call) {
   const auto size = static_cast<size_t>(comm.communion->size());
   const size_t bytes = call.bytes();
@@ -241,7 +241,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
                                     int rank, ncclConfig_t* config) {
   if (rank < 0 || rank >= size) return ncclInvalidArgument;
-  // Those that wait for their peers would need another one to end the wait.
+  // A blocking call would need another thread to end its wait.
   if (config == nullptr || config->blocking != 0) return ncclInvalidUsage;
   Library& library = TheLibrary();
   std::lock_guard<std::mutex> lock(library.mutex);
@@ -275,7 +275,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key,
 
 ncclResult_t ncclCommRegister(ncclComm_t comm, void* data, size_t bytes,
                               void** handle) {
-  // Memory of the host is none that it can share.
+  // Host memory cannot be registered.
   if (comm == nullptr || comm->is_finalized || bytes == 0 ||
       !emulation::AllocationOf(data).Holds(
           reinterpret_cast<std::uintptr_t>(data), bytes)) {
@@ -302,7 +302,7 @@ ncclResult_t ncclCommDeregister(ncclComm_t comm, void* handle) {
 
 namespace {
 
-// One that is not ready, or has failed, can be aborted only.
+// A communicator that is not ready, or has failed, can only be aborted.
 bool IsReady(ncclComm_t comm) {
   ncclResult_t state = ncclSuccess;
   return ncclCommGetAsyncError(comm, &state) == ncclSuccess &&

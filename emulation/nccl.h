@@ -3,14 +3,14 @@
 #define CROSSHATCH_EMULATION_NCCL_H_
 
 /// \file
-/// The functions of NCCL that Crosshatch uses, upon the emulated runtime:
-/// names, parameters and semantics are NCCL's. Ranks are threads of one
-/// process. What is issued runs when the stream comes to it, and waits there
-/// for the peers: where they disagree, or one does not come, it waits until the
-/// communicator is aborted, as on devices.
+/// The functions of NCCL that Crosshatch uses, on the emulated runtime: names,
+/// parameters and semantics are NCCL's. Ranks are threads of one process. A
+/// call runs in stream order and waits for its peers. If the peers disagree, or
+/// one does not come, it waits until the communicator is aborted, as on
+/// devices.
 ///
-/// Sums are taken in an order of their own for each part of the data, and are
-/// rounded at each step, as those of a ring are.
+/// Sums of each part of the data have their own order and are rounded at each
+/// step, as those of a ring are.
 
 #include <cstddef>
 #include <cstdint>
@@ -56,9 +56,9 @@ enum ncclRedOp_t : int {
   ncclAvg = 4,
 };
 
-/// Calls of a communicator with `blocking` 0 return at once, with
-/// ncclInProgress where they are not done; it is used again when
-/// ncclCommGetAsyncError says so.
+/// If `blocking` is 0, calls return at once, with ncclInProgress if they are
+/// not complete. The communicator may be used again when ncclCommGetAsyncError
+/// no longer returns that.
 struct ncclConfig_t {
   int blocking = 1;
 };
@@ -67,35 +67,35 @@ struct ncclConfig_t {
 
 ncclResult_t ncclGetVersion(int* version);
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id);
-/// A rank of the communicator `id` on the current device, which none of its
-/// other ranks is on, unless the version is 2.30 or later and
+/// Creates a rank of the communicator `id` on the current device. No other rank
+/// of it may be on the device, unless the version is 2.30 or later and
 /// NCCL_MULTI_RANK_GPU_ENABLE is 1.
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
                                     int rank, ncclConfig_t* config);
 inline constexpr int NCCL_SPLIT_NOCOLOR = -1;
-/// Of all ranks of `comm`: those of one color get a communicator of their own,
-/// in the order of their keys; with NCCL_SPLIT_NOCOLOR none. Of one whose calls
-/// return at once: `child` is written when ncclCommGetAsyncError says that
-/// `comm` is ready again.
+/// Splits `comm`; all of its ranks call it. Those of one color get a
+/// communicator, in the order of their keys, or none with NCCL_SPLIT_NOCOLOR.
+/// If `comm` is nonblocking, `child` is written when ncclCommGetAsyncError
+/// reports that `comm` is ready.
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key,
                            ncclComm_t* child, ncclConfig_t* config);
-/// What is sent from and received in these bytes, of one allocation, needs no
-/// copy; to be taken back before they are freed.
+/// Registers memory of one allocation, so that sends and receives need no copy.
+/// It must be deregistered before it is freed.
 ncclResult_t ncclCommRegister(ncclComm_t comm, void* data, size_t bytes,
                               void** handle);
 ncclResult_t ncclCommDeregister(ncclComm_t comm, void* handle);
-/// Nothing more is issued to `comm`, which is ready and has not failed;
-/// ncclCommGetAsyncError says when all that was issued has ended.
+/// Ends the use of `comm`, which is ready and has not failed.
+/// ncclCommGetAsyncError reports when all issued work has ended.
 ncclResult_t ncclCommFinalize(ncclComm_t comm);
-/// Of a communicator that is finalized, ready and has not failed. NCCL
-/// finalizes others itself, and waits there for as long as that takes; here
-/// that is an invalid usage.
+/// Destroys a communicator that is finalized, ready and has not failed. NCCL
+/// finalizes others itself and may wait for any time; here that is an invalid
+/// usage.
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
-/// Ends what was issued.
+/// Ends all issued work.
 ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error);
 
-/// What a group holds is issued at its end, and goes on together.
+/// Calls of a group are issued at its end and progress together.
 ncclResult_t ncclGroupStart();
 ncclResult_t ncclGroupEnd();
 
@@ -118,36 +118,37 @@ ncclResult_t ncclBroadcast(const void* send, void* recv, size_t count,
 
 namespace emulation {
 
-/// What ncclGetVersion says from now on: at first 22809, for 2.28.9.
+/// Sets the version that ncclGetVersion returns. It is 22809 initially, for
+/// 2.28.9.
 void SetNcclVersion(int version);
 
-/// Of communicators made from now on: rank `rank` never takes part in what is
-/// issued after its first `after` calls, as one whose device has stopped; with
-/// `after` below 0 they do not even get ready. -1: all ranks take part.
+/// Stops rank `rank` of communicators created from now on after its first
+/// `after` calls, as if its device had stopped. If `after` is negative, they do
+/// not even get ready. -1 stops no rank.
 void StopNcclRank(int rank, int64_t after = 0);
 
-/// ncclCommGetAsyncError says so from now on, on all ranks of communicators
-/// that are there.
+/// Makes ncclCommGetAsyncError return `error` on all ranks of existing
+/// communicators.
 void FailNccl(ncclResult_t error);
 
-/// ncclCommRegister fails from now on, on rank `rank` of each communicator; -1:
-/// on none.
+/// Makes ncclCommRegister fail on rank `rank` of each communicator; -1 for
+/// none.
 void RefuseNcclRegistrations(int rank);
 
-/// Calls of all ranks.
+/// Counts of calls by all ranks.
 struct NcclCounts {
-  /// That issued something.
+  /// Calls that issued work.
   int64_t sends = 0;
   int64_t collectives = 0;
-  /// Ends of communicators that were made of an id, and by splits.
+  /// Handles created by an id and by splits.
   int64_t of_ids = 0;
   int64_t of_splits = 0;
   int64_t registrations = 0;
   /// Sends, receives and collectives of memory that is not registered.
   int64_t unregistered = 0;
-  /// By ncclCommDestroy.
+  /// Handles destroyed by ncclCommDestroy.
   int64_t destroyed = 0;
-  /// Neither destroyed nor aborted so far.
+  /// Handles neither destroyed nor aborted.
   int64_t open = 0;
 };
 NcclCounts CountsOfNccl();

@@ -19,7 +19,7 @@ T Step(ncclRedOp_t op, T a, T b) {
       return static_cast<T>(a + b);
     case ncclProd:
       return static_cast<T>(a * b);
-    // As fmax and fmin: what is no number does not count.
+    // As in fmax and fmin, NaN is ignored.
     case ncclMax:
       return a < b || a != a ? b : a;
     case ncclMin:
@@ -40,7 +40,7 @@ void Reduce(const std::vector<std::vector<std::byte>>& inputs, size_t begin,
             size_t count, ncclRedOp_t op, std::byte* out) {
   const size_t n = inputs.size();
   for (size_t i = 0; i < count; ++i) {
-    // The ring's parts: each ends at the rank that it is named after.
+    // The parts of the ring: each sum ends at the rank of the same index.
     const size_t first = (i * n / count + 1) % n;
     T value = Read<T>(inputs[first], begin + i);
     for (size_t k = 1; k < n; ++k) {
@@ -78,7 +78,8 @@ void ReduceAsNccl(const std::vector<std::vector<std::byte>>& inputs,
     case ncclUint8:
       return Reduce<uint8_t>(inputs, begin, count, op, out);
     case ncclInt32:
-      // As unsigned numbers it wraps, which sums and products may.
+      // Sums and products may wrap as unsigned integers; extremes need the
+      // sign.
       return op == ncclMax || op == ncclMin
                  ? Reduce<int32_t>(inputs, begin, count, op, out)
                  : Reduce<uint32_t>(inputs, begin, count, op, out);

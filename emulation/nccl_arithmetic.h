@@ -9,11 +9,12 @@
 
 namespace crosshatch::emulation {
 
-/// Of one element.
+/// Returns the bytes of one element.
 size_t NcclBytes(ncclDataType_t type);
 
-/// Reduces elements [begin, begin + count) of `inputs`, one a rank, into `out`.
-/// Each part begins with another rank, and each step is rounded to the type.
+/// Reduces elements [begin, begin + count) of `inputs`, one per rank, into
+/// `out`. Each part begins with another rank, and each step is rounded to the
+/// type.
 void ReduceAsNccl(const std::vector<std::vector<std::byte>>& inputs,
                   size_t begin, size_t count, ncclDataType_t type,
                   ncclRedOp_t op, std::byte* out);

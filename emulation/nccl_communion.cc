@@ -9,18 +9,18 @@ namespace {
 
 size_t ToSize(int n) { return static_cast<size_t>(n); }
 
-/// Whether ranks mean the same collective.
+/// Returns whether two ranks issued the same collective.
 bool Agree(const Call& a, const Call& b) {
   return a.kind == b.kind && a.count == b.count && a.type == b.type &&
          a.op == b.op && a.peer == b.peer;
 }
 
-/// Does the collective that `calls` are, by rank.
+/// Executes the collective of `calls`, which are by rank.
 void Do(const std::vector<Call>& calls) {
   const Call& first = calls[0];
   const size_t bytes = first.bytes();
   if (bytes == 0) return;
-  // All is read before anything is written: it may be in place.
+  // Read all inputs before writing, because it may be in place.
   std::vector<std::vector<std::byte>> inputs;
   for (const Call& call : calls) {
     size_t size = bytes;
@@ -112,7 +112,7 @@ std::optional<Communion::Child> Communion::ChildOf(int64_t split, int rank) {
   const int color = division.came.at(rank).color;
   Child child;
   if (color == NCCL_SPLIT_NOCOLOR) return child;
-  // By key and then by rank.
+  // Sorted by key, then by rank.
   std::vector<std::pair<int, int>> members;
   for (const auto& [each, says] : division.came) {
     if (says.color == color) members.emplace_back(says.key, each);
@@ -127,8 +127,8 @@ std::optional<Communion::Child> Communion::ChildOf(int64_t split, int rank) {
   return child;
 }
 
-/// Whoever comes last does the work. What does not fit stays in its queue,
-/// and whatever comes after it.
+/// The rank that arrives last does the work. A mismatched call stays in its
+/// queue, and so does what follows it.
 void Communion::Post(int rank, const ArrivalPtr& arrival) {
   const Call& call = arrival->call;
   if (call.kind != CallKind::kSend && call.kind != CallKind::kRecv) {

@@ -3,8 +3,7 @@
 #define CROSSHATCH_EMULATION_NCCL_COMMUNION_H_
 
 /// \file
-/// What the ranks of an emulated communicator of NCCL do with one another,
-/// behind its functions (nccl.h).
+/// The shared state of the ranks of an emulated NCCL communicator (nccl.h).
 
 #include <atomic>
 #include <condition_variable>
@@ -33,7 +32,7 @@ enum class CallKind : uint8_t {
   kBroadcast,
 };
 
-/// One call of one rank.
+/// One rank's call.
 struct Call {
   CallKind kind = CallKind::kSend;
   const void* send = nullptr;
@@ -41,16 +40,17 @@ struct Call {
   size_t count = 0;
   ncclDataType_t type = ncclUint8;
   ncclRedOp_t op = ncclSum;
-  /// Of a send or a receive; the root of a broadcast.
+  /// The peer of a send or a receive; the root of a broadcast.
   int peer = 0;
 
   size_t bytes() const { return count * NcclBytes(type); }
 };
 
-/// What the ranks of a communicator share: who is there, and which calls have
-/// come. Calls are done where they fit one another, a rank's collectives and
-/// each pair's sends in order; what does not fit waits, and all after it.
-/// \threadsafety any thread.
+/// The state that the ranks of a communicator share: ranks that have joined,
+/// and pending calls. Matching calls are executed, a rank's collectives and
+/// each pair's sends in order. A mismatched call waits, and so does what
+/// follows it.
+/// \threadsafety Any thread may call any function.
 class Communion {
  public:
   explicit Communion(int size);
@@ -59,29 +59,30 @@ class Communion {
 
   void Join(int rank);
   bool AllJoined() const;
-  /// \returns false: another rank is on the device already.
+  /// \returns false if another rank uses the device.
   bool TakeDevice(int device);
 
-  /// Of `rank`: returns when all of `calls` are done or `is_aborted`, which
-  /// Wake has it look at.
+  /// Returns when all of `calls` of `rank` are complete or `is_aborted` is set.
+  /// Wake makes it check the latter.
   void Run(int rank, const std::vector<Call>& calls,
            const std::atomic<bool>& is_aborted);
-  /// Returns when `is_aborted`.
+  /// Returns when `is_aborted` is set.
   void AwaitAbort(const std::atomic<bool>& is_aborted);
-  /// Threads that wait look again.
+  /// Makes waiting threads check again.
   void Wake();
 
-  /// `rank` has come to its split number `split`.
+  /// Adds `rank` to split number `split`.
   void Split(int64_t split, int rank, int color, int key);
   struct Child {
     std::shared_ptr<Communion> communion;  ///< Null: of no color.
     int rank = 0;
   };
-  /// What it has become for `rank`; nullopt before all have come.
+  /// Returns the split's result for `rank`, or nullopt until all ranks have
+  /// joined.
   std::optional<Child> ChildOf(int64_t split, int rank);
 
  private:
-  /// A call that its stream has come to.
+  /// A call that its stream has reached.
   struct Arrival {
     Call call;
     bool done = false;

@@ -16,8 +16,8 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// One rank: a thread with a stream of a device, and pinned memory, which the
-// test reads and devices do too.
+// One rank: a thread, a stream of a device, and pinned memory, which the test
+// and the devices can read.
 struct Rank {
   int rank = 0;
   ncclComm_t comm = nullptr;
@@ -35,8 +35,8 @@ void Await(ncclComm_t comm) {
   EXPECT_EQ(state, ncclSuccess);
 }
 
-// Each rank calls `body` once all know that their communicator is made: it may
-// fail what others still ask of it.
+// Runs `body` on each rank after all communicators are ready, since `body` may
+// make them fail.
 void OnRanks(int ranks, const std::function<void(Rank&)>& body) {
   [[maybe_unused]] static const bool has_devices = [] {
     emulation::SetDevices(3, int64_t{1} << 30);
@@ -102,7 +102,7 @@ TEST(NcclTest, MovesAndReduces) {
   });
 }
 
-// Were they one after another, each would wait for the next one.
+// One after another, each call would wait for the next one.
 TEST(NcclTest, AGroupGoesOnTogether) {
   OnRanks(3, [](Rank& rank) {
     rank.data[0] = static_cast<float>(rank.rank);
@@ -118,7 +118,7 @@ TEST(NcclTest, AGroupGoesOnTogether) {
   });
 }
 
-// What is issued does not end by itself; an abort ends it.
+// Checks that issued work does not end until an abort.
 void ExpectHangsUntilAborted(const std::function<void(Rank&)>& issue) {
   OnRanks(2, [&](Rank& rank) {
     issue(rank);
@@ -176,7 +176,7 @@ TEST(NcclTest, HangsWhereARankStops) {
 }
 
 TEST(NcclTest, AddsInOrdersOfItsOwn) {
-  // In the order of ranks the first two are added first.
+  // In rank order the first two would be added first.
   OnRanks(3, [](Rank& rank) {
     const float mine[] = {1e8f, -1e8f, 1.0f};
     std::fill_n(rank.data, kFloats, mine[rank.rank]);

@@ -3,10 +3,10 @@
 #define CROSSHATCH_EMULATION_REACH_H_
 
 /// \file
-/// Reach: which memory the kernels of the calling thread may touch. A device
-/// has no access to memory of the process that is not pinned, nor to what lies
-/// beside an allocation; here all of it is the process's, and so each load and
-/// store asks.
+/// The memory that kernels on the calling thread may access. A device can
+/// access neither pageable memory of the process nor memory next to an
+/// allocation. Here everything is memory of the process, so each load and store
+/// is checked.
 
 #include <array>
 #include <cstddef>
@@ -16,7 +16,7 @@
 
 namespace crosshatch::emulation {
 
-/// An allocation; of no bytes: none.
+/// An allocation, or none if empty.
 struct MemoryRange {
   uintptr_t start = 0;
   size_t bytes = 0;
@@ -28,12 +28,12 @@ struct MemoryRange {
   }
 };
 
-/// Bounds what kernels touch while it lives; one at a time. Where there is none
-/// they may touch everything.
+/// Restricts the accesses of kernels during its lifetime. Only one may exist.
+/// Without one all accesses are allowed.
 class Reach {
  public:
-  /// \param find gives the allocation that holds an address, if the kernels may
-  ///     touch it; outlives this.
+  /// \param find returns the allocation that contains an address, if kernels
+  ///     may access it. It outlives this object.
   explicit Reach(absl::FunctionRef<MemoryRange(uintptr_t)> find);
   ~Reach();
   Reach(const Reach&) = delete;
@@ -49,7 +49,7 @@ class Reach {
 
   const absl::FunctionRef<MemoryRange(uintptr_t)> find_;
   MemoryRange last_;
-  /// As many operands as most kernels have.
+  /// Enough for the operands of most kernels.
   std::array<MemoryRange, 8> seen_;
   size_t next_ = 0;
 };

@@ -90,7 +90,7 @@ void StreamQueue::Work() {
     }
     if (delays_.has_value()) delays_->BeforeTask();
     task();
-    task = nullptr;  // What it holds goes before anyone is told.
+    task = nullptr;  // Destroy its captures before notifying.
     progress_->Advance();
   }
 }

@@ -19,8 +19,8 @@
 
 namespace crosshatch::emulation {
 
-/// How far a queue is, which its points share with it and may outlive it.
-/// \threadsafety any thread.
+/// The progress of a queue. Its points share it and may outlive the queue.
+/// \threadsafety Any thread may call any function.
 class QueueProgress {
  public:
   bool Reached(int64_t point) const;
@@ -33,7 +33,8 @@ class QueueProgress {
   int64_t done_ = 0;
 };
 
-/// The point of a queue after its first `point` tasks; of none, in the past.
+/// The point of a queue after its first `point` tasks. Without a queue it is in
+/// the past.
 struct QueuePoint {
   std::shared_ptr<QueueProgress> progress;
   int64_t point = 0;
@@ -46,26 +47,27 @@ struct QueuePoint {
   }
 };
 
-/// Tasks in order. What cannot block runs at once where nothing is before it;
-/// all else is a thread's, which is started when there is first something for
-/// it. An adversarial queue gives everything to its thread, late at will.
-/// \threadsafety any thread may issue.
+/// A queue of tasks in order. A task that cannot block runs at once if the
+/// queue is empty. Others run on a thread that is started for the first of
+/// them. An adversarial queue runs everything on its thread, with random
+/// delays.
+/// \threadsafety Any thread may issue.
 class StreamQueue {
  public:
   using Task = absl::AnyInvocable<void()>;
 
   StreamQueue() = default;
-  /// Waits until all is done.
+  /// Waits for all tasks.
   ~StreamQueue();
   StreamQueue(const StreamQueue&) = delete;
   StreamQueue& operator=(const StreamQueue&) = delete;
 
-  /// Before anything is issued. 0: not adversarial.
+  /// Sets the seed of delays before anything is issued. 0 is not adversarial.
   void SetSeed(uint64_t seed);
 
-  /// \error what StartThread says; the task is not issued.
+  /// \error any error of StartThread; the task is not issued.
   absl::Status Issue(Task task, bool may_block);
-  /// The point after all that was issued.
+  /// Returns the point after all issued tasks.
   QueuePoint Now();
 
  private:
@@ -75,9 +77,10 @@ class StreamQueue {
   const std::shared_ptr<QueueProgress> progress_ =
       std::make_shared<QueueProgress>();
 
-  std::mutex issuing_;  // Held while something is issued, and so before mutex_.
+  std::mutex issuing_;  // Held while issuing; locked before mutex_.
   int64_t issued_ = 0;
-  std::optional<AdversarialDelays> delays_;  // The worker's once it is there.
+  std::optional<AdversarialDelays>
+      delays_;  // Owned by the worker once it runs.
 
   std::mutex mutex_;  // Guards what follows.
   std::condition_variable work_;

@@ -22,8 +22,8 @@ namespace internal {
 thread_local constinit TrafficBlock* traffic_block = nullptr;
 thread_local constinit int traffic_thread = 0;
 
-// Not inlined, so that its return address is the place of the call, of which
-// every inlined copy of an accessor has its own.
+// Not inlined, so that its return address identifies the instruction. Every
+// inlined copy of an accessor has another one.
 [[gnu::noinline]] void NoteAccess(const void* address, size_t bytes,
                                   bool is_store) {
   traffic_block->Note(__builtin_return_address(0), address, bytes, is_store);
@@ -58,8 +58,8 @@ void TrafficBlock::Note(const void* site, const void* address, size_t bytes,
 TrafficBlock::~TrafficBlock() {
   internal::traffic_block = nullptr;
   if (count_ == nullptr) return;
-  // The n-th time that the lanes of a warp come to an instruction is one
-  // request of theirs. Accesses of a thread stay in its order.
+  // The n-th execution of an instruction by the lanes of a warp is one request.
+  // A thread's accesses stay in order.
   std::stable_sort(
       accesses_.begin(), accesses_.end(), [](const Access& a, const Access& b) {
         return std::tie(a.site, a.thread) < std::tie(b.site, b.thread);

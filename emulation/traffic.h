@@ -3,10 +3,9 @@
 #define CROSSHATCH_EMULATION_TRAFFIC_H_
 
 /// \file
-/// What kernels move between a device and its memory: accesses of a warp's
+/// Counts the traffic between a device and its memory. Accesses of a warp's
 /// lanes by one instruction are one request, which moves each sector of 32
-/// bytes that it touches once. There is no cache: what is read twice counts
-/// twice.
+/// bytes once. There is no cache: repeated reads count again.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +16,7 @@ namespace crosshatch::emulation {
 
 namespace internal {
 
-/// The thread that accesses.
+/// The index of the accessing thread.
 extern thread_local constinit int traffic_thread;
 
 }  // namespace internal
@@ -35,8 +34,8 @@ struct Traffic {
   }
 };
 
-/// While it lives all kernels of the process are counted, on any thread. One at
-/// a time (checked).
+/// Counts kernels of the process on any thread during its lifetime. Only one
+/// may exist (checked).
 class TrafficCount {
  public:
   TrafficCount();
@@ -44,7 +43,7 @@ class TrafficCount {
   TrafficCount(const TrafficCount&) = delete;
   TrafficCount& operator=(const TrafficCount&) = delete;
 
-  /// Of the blocks that have ended.
+  /// Returns the traffic of ended blocks.
   Traffic total() const;
 
  private:
@@ -53,7 +52,7 @@ class TrafficCount {
   Traffic total_;
 };
 
-/// Counts, for as long as a block runs, what its threads access. For grid.cc.
+/// Counts the accesses of a block's threads while the block runs. For grid.cc.
 class TrafficBlock {
  public:
   TrafficBlock();
@@ -61,9 +60,9 @@ class TrafficBlock {
   TrafficBlock(const TrafficBlock&) = delete;
   TrafficBlock& operator=(const TrafficBlock&) = delete;
 
-  /// The thread that accesses from now on.
+  /// Sets the index of the accessing thread.
   static void SetThread(int number) { internal::traffic_thread = number; }
-  /// An access by the instruction at `site`.
+  /// Records an access by the instruction at `site`.
   void Note(const void* site, const void* address, size_t bytes, bool is_store);
 
  private:
@@ -81,14 +80,14 @@ class TrafficBlock {
 
 namespace internal {
 
-/// Null where nothing is counted.
+/// Null if nothing is counted.
 extern thread_local constinit TrafficBlock* traffic_block;
-/// The call is the instruction.
+/// Records an access; its return address identifies the instruction.
 void NoteAccess(const void* address, size_t bytes, bool is_store);
 
 }  // namespace internal
 
-/// Called by whatever loads from global memory or stores to it.
+/// Called for each load and store of global memory.
 inline __attribute__((always_inline)) void NoteLoad(const void* address,
                                                     size_t bytes) {
   if (internal::traffic_block != nullptr) [[unlikely]] {

@@ -16,13 +16,13 @@ using emulation::RunGrid;
 using emulation::Traffic;
 using emulation::TrafficCount;
 
-// An address of a sector's start.
+// Returns memory that starts at a sector.
 float* Memory() {
   alignas(256) static float memory[1 << 14];
   return memory;
 }
 
-// What a block of `threads` loads whose thread i takes the float number
+// Returns the loads of a block of `threads`, of which thread i reads float
 // index(i).
 template <typename Index>
 Traffic LoadsOf(unsigned threads, Index index, uint64_t seed = 0) {
@@ -48,7 +48,7 @@ TEST(TrafficTest, LanesOfAWarpShareSectors) {
                   64, [](int i) { return 8 * i; }, seed)
                   .load_sectors,
               64);
-    // Not from the start of a sector on.
+    // Not aligned to a sector.
     EXPECT_EQ(LoadsOf(
                   32, [](int i) { return i + 3; }, seed)
                   .load_sectors,

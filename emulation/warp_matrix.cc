@@ -15,16 +15,16 @@ namespace {
 constexpr unsigned kWholeWarp = 0xFFFFFFFFu;
 constexpr int kRowBytes = 16;
 
-/// What the lanes of a warp bring to one instruction.
+/// The operands of a warp's lanes for one instruction.
 struct Brought {
   float a[16][16];
   float b[8][16];  // Column, row.
   const std::byte* rows[kWarpSize];
 };
 
-/// Of a warp. Two take turns: when all lanes have come to the next instruction,
-/// none reads any more what was brought to this one, and so lanes wait for each
-/// other only once in each.
+/// A warp's operands. Two buffers alternate: when all lanes have reached the
+/// next instruction, none still reads the previous operands. So lanes wait for
+/// each other only once per instruction.
 struct OfWarp {
   Brought brought[2];
   bool turns[kWarpSize] = {};
@@ -35,7 +35,7 @@ struct OfWarp {
 };
 
 OfWarp& OwnWarp() {
-  // Kept by each thread that runs grids, from one to the next.
+  // Reused by all grids of the thread.
   static thread_local const auto warps =
       std::make_unique<std::array<OfWarp, kMaxThreadsPerBlock / kWarpSize>>();
   const unsigned thread =

@@ -20,12 +20,12 @@ uint32_t Pair(int low, int high) {
   return static_cast<uint32_t>(low) | static_cast<uint32_t>(high) << 16;
 }
 
-// Small whole numbers, which add up exactly.
+// Small integers, whose sums are exact.
 int A(int row, int col) { return (row * 7 + col * 3) % 11; }
 int B(int row, int col) { return (row * 5 + col * 2) % 13; }
 
-// Several products one after another, by warps in several orders: what one
-// brings is not read by another.
+// Several consecutive products, by warps in several orders: operands of one
+// must not leak into another.
 TEST(WarpMatrixTest, MultipliesTheWholeMatrices) {
   for (const uint64_t seed : {0u, 1u, 2u, 3u}) {
     float products[2][16][8] = {};
@@ -33,7 +33,7 @@ TEST(WarpMatrixTest, MultipliesTheWholeMatrices) {
       const int warp = static_cast<int>(threadIdx.x) / 32;
       const int g = static_cast<int>(threadIdx.x) % 32 / 4;
       const int t = static_cast<int>(threadIdx.x) % 4;
-      // The second warp's rows of the right matrix come one later.
+      // The second warp's right matrix is shifted by one row.
       const auto of_b = [&](int row) {
         return Pair(B(row + warp, g), B(row + 1 + warp, g));
       };
@@ -63,7 +63,7 @@ TEST(WarpMatrixTest, MultipliesTheWholeMatrices) {
   }
 }
 
-// Row r of a tile of 32 rows has 8 r + column.
+// Row r of a tile of 32 rows contains 8 r + column.
 struct alignas(16) Row {
   std::array<uint16_t, 8> numbers;
 };
@@ -96,7 +96,7 @@ TEST(WarpMatrixTest, LoadsPairsOfRowsAndOfColumns) {
 
 class WarpMatrixDeathTest : public testing::Test {
  protected:
-  // ThreadSanitizer takes what a forked process does with fibers for races.
+  // ThreadSanitizer reports false races of fibers in a forked process.
   void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
 };
 

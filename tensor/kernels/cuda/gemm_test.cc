@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-/// \file How products call the library: in one call, with an algorithm that is
-///     selected once. tensor/kernels/tests/ tests the values.
+/// \file
+/// How products call the library: in one call, with an algorithm that is
+/// selected once. tensor/kernels/tests/ tests the values.
 
 #include "crosshatch/tensor/kernels/cuda/gemm.h"
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-/// \file Matrix products of warps, on a device and under emulation: the same
-///     instructions, with each lane's fragments as defined by the PTX ISA.
+/// \file
+/// Matrix products of warps, on a device and under emulation: the same
+/// instructions, with each lane's fragments as defined by the PTX ISA.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-/// \file Faults injected into each kernel: a barrier, load or store is skipped,
-///     or a store is repeated past the last one. A fault must change the
-///     outputs in some order of threads, unless it is listed as harmless.
+/// \file
+/// Faults injected into each kernel: a barrier, load or store is skipped, or a
+/// store is repeated past the last one. A fault must change the outputs in some
+/// order of threads, unless it is listed as harmless.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-/// \file Attention of 16-bit floats, for which devices have separate kernels.
+/// \file
+/// Attention of 16-bit floats, for which devices have separate kernels.
 
 #include <cstddef>
 #include <cstdint>
