@@ -147,7 +147,7 @@ T __shfl_xor_sync(unsigned mask, T value, int flipped, int width = 32,
                   int line = __builtin_LINE()) {
   const int lane = emulation::Lane();
   const int from = lane ^ flipped;
-  // Lanes outside of the own part of the warp return their own value.
+  // A lane cannot read from a later part of the warp.
   const bool taken = from < (lane & ~(width - 1)) + width;
   return emulation::Shuffled(mask, value, taken ? from : lane, {file, line});
 }
