@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// Measures the cost of checkpoints in a training run of a Llama model (d=512,
-/// L=6, V=4096, two by two rank threads): the time of a save, of a load, and
-/// the slowdown by an asynchronous save.
+/// Measures checkpoints in a training run of a Llama model (d=512, L=6, V=4096,
+/// two by two rank threads): the time of a save, of a load, and the slowdown by
+/// an asynchronous save.
 ///
 /// usage: checkpoint_benchmark DIR [EVERY [ROUNDS]]
 ///
-/// On a busy machine wall time says little. So the CPU time of the process,
-/// with all ranks and writers, is printed as well: if training keeps all cores
-/// busy, it is the cost of a save.
+/// Prints the CPU time of the process, with all ranks and writers, as well as
+/// wall time. If training keeps all cores busy, CPU time is the cost of a save.
 ///
-/// Steps without a save alternate with EVERY (20) steps of which the first
-/// saves, ROUNDS (5) times, so that other load affects both. A saving step is
-/// the call of the save and the next step, during which elements are copied.
-/// Its extra time is that above the median step of its round.
+/// In each of ROUNDS (5) rounds, EVERY (20) steps without a save alternate with
+/// as many of which the first saves, so that other load affects both. A saving
+/// step is the save and the next step, during which elements are copied. Its
+/// extra time is relative to the round's median step.
 
 #include <sys/resource.h>
 
@@ -64,7 +63,6 @@ double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// Returns the CPU time of this process.
 double CpuSeconds() {
   rusage usage;
   getrusage(RUSAGE_SELF, &usage);
@@ -115,7 +113,7 @@ absl::Status Run(ch::World& world, const Settings& settings) {
       {{"model", &parameters}, {"optimizer", &optimizer}});
 
   int64_t steps = 0;
-  // Returns the seconds of each step.
+  // Trains and returns the seconds of each step.
   const auto train = [&](int count) -> absl::StatusOr<std::vector<double>> {
     std::vector<double> seconds;
     for (int i = 0; i < count; ++i, ++steps) {

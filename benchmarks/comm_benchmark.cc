@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// Time and bandwidth of collectives between rank threads:
-//
-//   bazel run //benchmarks:comm_benchmark
-//
-// `bytes` is the size of the whole buffer of each rank. Prints the median and
-// the 10th to 90th percentile of one collective on rank 0, and the bandwidth at
-// which one rank receives data in GB/s.
+
+/// \file
+/// Measures time and bandwidth of collectives between rank threads:
+///
+///   bazel run //benchmarks:comm_benchmark
+///
+/// `bytes` is the size of the whole buffer of each rank. Prints the median and
+/// the 10th to 90th percentile of one collective on rank 0, and the bandwidth
+/// at which one rank receives data in GB/s.
 
 #include <algorithm>
 #include <chrono>
@@ -47,7 +48,7 @@ absl::Status Measure(World& world, CollectiveKind kind, int64_t bytes) {
   Stream& stream = world.context().SideStream("comm");
   const int64_t count = bytes / int64_t{sizeof(float)};
   std::vector<float> whole(count, 1.0f), part(count / world.size(), 1.0f);
-  // Many small collectives or a few large ones, at least 15.
+  // Small collectives repeat more often than large ones, all at least 15 times.
   const int repeats =
       static_cast<int>(std::clamp<int64_t>((64 << 20) / bytes, 15, 2000));
   std::vector<double> micros;

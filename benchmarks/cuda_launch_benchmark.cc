@@ -3,7 +3,7 @@
 /// \file
 /// Measures the host's time to issue work to a CUDA device. The emulated
 /// runtime does nothing here, so this is the time of the library and of a few
-/// locks. The driver's time comes on top.
+/// locks. The driver adds to it.
 
 #include <cstdint>
 #include <vector>

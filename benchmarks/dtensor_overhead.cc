@@ -57,7 +57,7 @@ Tensor MatMulOf(const Tensor& a, const Tensor& b) { return MatMul(a, b); }
 
 constexpr int kCalls = 1000;
 
-// Returns the microseconds of a call.
+// Returns the microseconds per call.
 double Time(BinaryFunction run, const Tensor& a, const Tensor& b) {
   const auto start = std::chrono::steady_clock::now();
   for (int i = 0; i < kCalls; ++i) run(a, b);
@@ -66,7 +66,7 @@ double Time(BinaryFunction run, const Tensor& a, const Tensor& b) {
   return time.count() / kCalls;
 }
 
-// Microseconds of a call of an op.
+// Microseconds per call of an op.
 struct OpTime {
   std::string op;
   double plain = 0;
@@ -107,7 +107,7 @@ absl::Status TimeHere(std::vector<OpTime>& times) {
   });
 }
 
-// Returns the output of `command`; empty if it fails.
+// Returns the output of `command`, or "" if it fails.
 std::string OutputOf(const std::string& command) {
   std::string text;
   FILE* const pipe = popen(command.c_str(), "r");
@@ -145,7 +145,7 @@ double Median(std::vector<double> values) {
   return *middle;
 }
 
-// Prints by pair how many times as fast as `program` this build is.
+// Prints for each pair how many times as fast as `program` this build is.
 absl::Status Compare(const std::string& program) {
   std::map<std::string, std::vector<double>> ratios;
   const auto add = [&](const std::string& name, double other, double here) {

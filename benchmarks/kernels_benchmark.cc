@@ -47,8 +47,8 @@ void Report(benchmark::State& state, double flops, double bytes) {
   }
 }
 
-/// y (m, n) = x (m, k) w^T with w (n, k): a linear layer. The last argument is
-/// the dtype.
+/// Computes y (m, n) = x (m, k) w^T with w (n, k), as a linear layer does. The
+/// last argument is the dtype.
 void MatMul(benchmark::State& state) {
   const int64_t m = state.range(0), n = state.range(1), k = state.range(2);
   const auto dtype = static_cast<DType>(state.range(3));
@@ -167,8 +167,8 @@ void AttentionSizes(benchmark::internal::Benchmark* b) {
 BENCHMARK(AttentionForward)->Apply(AttentionSizes);
 BENCHMARK(AttentionBackward)->Apply(AttentionSizes);
 
-/// Documents in a row of 1024 tokens, forward and backward: packed, or each by
-/// a call of its own on the same memory.
+/// Documents in a row of 1024 tokens, forward and backward: packed, or with one
+/// call per document on the same memory.
 constexpr int64_t kDocuments[] = {17, 300, 64, 211, 432};
 
 void AttentionDocuments(benchmark::State& state) {
@@ -241,7 +241,7 @@ BENCHMARK(Add)
     ->Args({16384, static_cast<int>(DType::kFloat16)})
     ->Args({4 << 20, static_cast<int>(DType::kFloat32)});
 
-/// a (1024, n) += b (n): a broadcast row.
+/// Computes a (1024, n) += b (n), a broadcast row.
 void AddRow(benchmark::State& state) {
   const int64_t n = state.range(0);
   Buffer a(1024 * n), b(n);

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// Time of collectives between processes, by the MPI and UCX engines, compared
-// with MPI's own collectives and those between rank threads, and the cost of
-// comparing fingerprints:
-//
-//   bazel build //benchmarks:mpi_benchmark
-//   mpirun -np 4 --oversubscribe --bind-to none
-//   bazel-bin/benchmarks/mpi_benchmark
-//
-// `bytes` is the size of the whole buffer of each rank. Prints medians of one
-// collective on rank 0 in microseconds. A barrier moves no data: its time is
-// that of exchanging and comparing fingerprints. The line below the table is
-// the part of the comparison. The last table is the time to send 1 MiB in runs:
-// as an MPI derived datatype, or packed first, as the engine does.
+
+/// \file
+/// Measures collectives between processes by the MPI and UCX engines, MPI's own
+/// collectives, those between rank threads, and the comparison of fingerprints:
+///
+///   bazel build //benchmarks:mpi_benchmark
+///   mpirun -np 4 --oversubscribe --bind-to none
+///   bazel-bin/benchmarks/mpi_benchmark
+///
+/// `bytes` is the size of the whole buffer of each rank. Prints medians of one
+/// collective on rank 0 in microseconds. A barrier moves no data, so its time
+/// is that of exchanging and comparing fingerprints. The line below the table
+/// is the comparison alone. The last table is the time to send 1 MiB in runs:
+/// as an MPI derived datatype, or packed first, as the engine does.
 
 #include <mpi.h>
 
@@ -189,7 +189,7 @@ double ComparingMicros(int ranks) {
 
 constexpr int64_t kStridedBytes = 1 << 20;
 
-/// Returns the time of `send` from rank 0 to rank 1, with the answer.
+/// Returns the time of `send` from rank 0 to rank 1, including the answer.
 double MicrosToRank1(int rank, const std::function<void()>& send) {
   std::vector<char> received(kStridedBytes);
   return MedianMicros(kStridedBytes, [&] {
@@ -261,7 +261,7 @@ void Run() {
       },
       {.ucx = &join}));
   const Table mpi = MeasureMpi(ranks);
-  // Threads of the first process; the other processes wait without spinning.
+  // The first process runs threads; the others wait without spinning.
   if (rank == 0) {
     CH_CHECK_OK(RunLocal(ranks, [&](World& world) -> absl::Status {
       CH_ASSIGN_OR_RETURN(Table table, MeasureEngine(world));

@@ -26,7 +26,7 @@ namespace {
 
 constexpr int64_t kElementSize = 2;
 
-// Plans, and computes one rank's part of the plan.
+// Plans a redistribution and computes one rank's part of it.
 int64_t PlanOnce(const Layout& from, const Layout& to, ShapeView shape) {
   const auto plan = PlanRedistribute(from, to, shape, kElementSize);
   CH_CHECK_OK(plan.status());
@@ -78,7 +78,7 @@ void Random(benchmark::State& state, const std::vector<int>& mesh) {
   state.SetLabel(which);
 }
 
-// From a mesh to a disjoint mesh.
+// Plans a move to a disjoint mesh.
 void Across(benchmark::State& state, const std::vector<int>& from,
             const std::vector<int>& to) {
   const MeshLayout before = OracleMesh(from);

@@ -3,8 +3,8 @@
 #define CROSSHATCH_TESTING_BATCH_H_
 
 /// \file
-/// Makes data for tests that compare what a mesh computes with what one rank
-/// computes, bit for bit: sums of small integers are the same in any order.
+/// Data for tests that compare a mesh with one rank bit for bit. Sums of small
+/// integers do not depend on the order.
 
 #include <cstdint>
 
@@ -16,9 +16,9 @@ namespace crosshatch {
 /// Fills a tensor with -1, 0 or 1, by index and `salt`.
 Tensor SmallIntegers(const Shape& sizes, int64_t salt);
 
-/// \returns the rows [.., dim] that rank `rank` of `size` takes of batch
-/// `salt`. There are five in all, which no mesh of the tests divides, and they
-/// differ, so that what one rank computes is not what another does.
+/// Returns the rows [.., dim] of rank `rank` of `size` in batch `salt`. A batch
+/// has five distinct rows, which no mesh of the tests divides, so ranks compute
+/// different results.
 Tensor BatchOf(int rank, int size, int64_t salt, int64_t dim = 5);
 
 }  // namespace crosshatch

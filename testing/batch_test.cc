@@ -25,7 +25,6 @@ TEST(Batch, IsOfSmallIntegers) {
             SmallIntegers({7}, 1).ToVector<float>());
 }
 
-// The ranks' rows in order are those that one rank takes.
 TEST(Batch, IsSharedAmongTheRanks) {
   for (const int64_t dim : {1, 3, 5}) {
     const std::vector<float> whole = BatchOf(0, 1, 2, dim).ToVector<float>();

@@ -28,11 +28,11 @@ enum class TestEngine {
   kNccl,   ///< Ranks are threads that NCCL joins, on CUDA devices.
 };
 
-/// Returns whether this program runs its ranks on it.
+/// Returns whether this program runs its ranks on the engine or device.
 bool RunsOn(TestEngine engine);
 bool RunsOn(Device::Kind device);
 
-/// Selects them, before the tests run. For main.cc.
+/// Selects engine and device before the tests run. For main.cc.
 void RunOn(TestEngine engine, Device::Kind device);
 
 }  // namespace crosshatch

@@ -8,7 +8,7 @@
 namespace crosshatch {
 namespace {
 
-// Of the thread: a rank's checks are made where its body runs.
+// Thread-local, because a rank's checks run on the thread of its body.
 thread_local CheckScope* innermost = nullptr;
 
 }  // namespace

@@ -29,7 +29,7 @@
 
 namespace crosshatch {
 
-/// Tells of a check that failed, and where it stands.
+/// A failed check and its source location.
 struct FailedCheck {
   const char* file;
   int line;
@@ -38,12 +38,11 @@ struct FailedCheck {
   bool operator==(const FailedCheck&) const = default;
 };
 
-/// Collects the checks that fail on this thread as long as it lives; a scope
-/// within it takes precedence.
+/// Collects the failed checks of this thread during its lifetime. An inner
+/// scope takes precedence.
 class CheckScope final {
  public:
-  /// Only the first failures are kept, so that a sweep that fails everywhere
-  /// can be read.
+  /// Bounds the report of a sweep that fails everywhere.
   static constexpr size_t kMostKept = 20;
 
   CheckScope();
@@ -52,8 +51,8 @@ class CheckScope final {
   CheckScope& operator=(const CheckScope&) = delete;
 
   void Add(FailedCheck failed);
-  /// \returns the failures in their order; the last one tells how many were not
-  /// kept. The scope is empty then.
+  /// Returns and clears the failures in order. The last one reports how many
+  /// were omitted.
   std::vector<FailedCheck> Take();
 
  private:
@@ -64,12 +63,12 @@ class CheckScope final {
 
 namespace internal {
 
-/// Holds how one check came out.
+/// The result of one check.
 class CheckOutcome final {
  public:
   explicit CheckOutcome(const ::testing::AssertionResult& result)
       : result_(result) {}
-  /// \returns whether the check failed and this has not been asked before.
+  /// Returns whether the check failed, on the first call only.
   bool FailsOnce() { return !result_ && !std::exchange(told_, true); }
   const char* message() const { return result_.failure_message(); }
 
@@ -78,12 +77,12 @@ class CheckOutcome final {
   bool told_ = false;
 };
 
-/// Takes the text streamed to a check that failed.
+/// Collects the text streamed to a failed check.
 class ReportCheck final {
  public:
   ReportCheck(const char* file, int line, const char* failure)
       : failed_{file, line, failure} {}
-  /// Gives the failure to the thread's scope, or without one to GoogleTest.
+  /// Passes the failure to the thread's scope or, without one, to GoogleTest.
   void operator=(const ::testing::Message& streamed);
 
  private:
@@ -118,7 +117,8 @@ template <typename T>
 }  // namespace internal
 }  // namespace crosshatch
 
-// A loop, of at most one round: an if would take the else of a caller's if.
+// A loop of at most one iteration, because an `if` would capture a caller's
+// `else`.
 #define CH_INTERNAL_CHECK(result)                               \
   for (::crosshatch::internal::CheckOutcome ch_outcome(result); \
        ch_outcome.FailsOnce();)                                 \
@@ -143,10 +143,10 @@ template <typename T>
 #define CH_EXPECT_FALSE(value) \
   CH_INTERNAL_CHECK(           \
       ::crosshatch::internal::CheckTrue(#value, bool(value), false))
-/// Takes an absl::Status or an absl::StatusOr.
+/// Checks an absl::Status or an absl::StatusOr.
 #define CH_EXPECT_OK(status) \
   CH_INTERNAL_CHECK(::crosshatch::internal::CheckOk(#status, status))
-/// Fails always; << says why.
+/// Fails; << adds the reason.
 #define CH_ADD_FAILURE() \
   CH_INTERNAL_CHECK(::testing::AssertionFailure() << "Failed")
 

@@ -19,7 +19,7 @@ using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
-// What `checks` complains of.
+// Returns the failures of `checks`.
 template <typename Checks>
 std::vector<std::string> Found(Checks checks) {
   CheckScope scope;

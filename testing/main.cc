@@ -40,7 +40,7 @@ bool Select(const std::string& engine, const std::string& device) {
   return true;
 }
 
-// A run of all cases skips those that it is expected to.
+// Returns whether a run of all cases skips as many as expected.
 bool SkipsAsExpected(const ::testing::UnitTest& tests, int expected) {
   if (tests.skipped_test_count() == expected) return true;
   std::cerr << tests.skipped_test_count() << " cases were skipped, and "
@@ -62,7 +62,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   if (device != "cpu") {
-    // A process that was forked has no threads that streams could use.
+    // A forked process has no threads for streams.
     GTEST_FLAG_SET(death_test_style, "threadsafe");
   }
   const bool all = GTEST_FLAG_GET(filter) == "*";

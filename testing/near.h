@@ -3,19 +3,18 @@
 #define CROSSHATCH_TESTING_NEAR_H_
 
 /// \file
-/// Compares what a mesh computes with what one rank computes where sums come in
-/// other orders.
+/// Compares a mesh's results with one rank's, if sums have different orders.
 
 #include <vector>
 
 namespace crosshatch {
 
-/// Of several tensors the elements, row-major.
+/// The elements of several tensors, row-major.
 using Values = std::vector<std::vector<float>>;
 
-/// Checks (expect.h) that `got` has the sizes of `expected` and that each
-/// element is off by at most `roundings` units of 2^-24 of the largest absolute
-/// value that is expected of its tensor.
+/// Checks (expect.h) that `got` has the sizes of `expected`. Each element may
+/// have an error of `roundings` units of 2^-24 of its tensor's largest absolute
+/// value.
 void ExpectNear(const Values& got, const Values& expected, double roundings);
 
 }  // namespace crosshatch

@@ -11,7 +11,7 @@
 namespace crosshatch {
 namespace {
 
-// All that the process sees.
+// Returns all devices of the process.
 std::vector<const DeviceBackend*> CudaDevices() {
   std::vector<const DeviceBackend*> devices;
   for (;;) {
@@ -22,7 +22,7 @@ std::vector<const DeviceBackend*> CudaDevices() {
   }
 }
 
-// Deals the ranks out to them.
+// Assigns the ranks to devices in turn.
 absl::Status RunOnCuda(int ranks, absl::FunctionRef<absl::Status(World&)> body,
                        const JobOptions& asked) {
   static const auto* const devices =

@@ -11,13 +11,13 @@
 namespace crosshatch {
 namespace {
 
-// So low that tests of small models use NCCL's own collectives as well as sends
+// Low, so that tests of small models use NCCL's collectives as well as sends
 // and receives.
 constexpr int64_t kLeastCollectiveBytes = 256;
 
 absl::Status RunByNccl(int ranks, absl::FunctionRef<absl::Status(World&)> body,
                        const JobOptions& options) {
-  // Ranks share devices if there are fewer; NCCL allows that from 2.30 on.
+  // Ranks may share devices, which NCCL allows from 2.30 on.
   setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", /*overwrite=*/1);
   return RunNccl(ranks, body,
                  {.nccl = {.least_collective_bytes = kLeastCollectiveBytes},

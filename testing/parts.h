@@ -3,8 +3,8 @@
 #define CROSSHATCH_TESTING_PARTS_H_
 
 /// \file
-/// Tells tests that count how ranks share what they split. The pages
-/// docs/communication.md and docs/memory.md print what is between the marks.
+/// The sizes of ranks' shares, for tests that count bytes.
+/// docs/communication.md and docs/memory.md print the text between the marks.
 
 #include <algorithm>
 #include <cstdint>

@@ -21,7 +21,7 @@
 namespace crosshatch {
 namespace {
 
-// Reports each failure once, with all the ranks that it is the same on.
+// Reports each failure once, with all ranks that it occurred on.
 void Report(const std::vector<std::vector<FailedCheck>>& by_rank) {
   std::vector<FailedCheck> failures;
   std::vector<std::vector<size_t>> ranks;
@@ -34,7 +34,7 @@ void Report(const std::vector<std::vector<FailedCheck>>& by_rank) {
         failures.push_back(failed);
         ranks.emplace_back();
       }
-      // A rank that fails in the same way twice is told of once.
+      // Report a rank that fails twice in the same way once.
       if (ranks[at].empty() || ranks[at].back() != rank) {
         ranks[at].push_back(rank);
       }
@@ -68,14 +68,14 @@ std::map<Selected, RunnerOfRanks>& Runners() {
   return *runners;
 }
 
-// This process's rank among those that mpirun started.
+// Returns this process's rank in mpirun's job.
 int RankOfMpirun() {
   const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
   CH_CHECK(rank != nullptr) << "--test_engine=mpi without mpirun";
   return std::atoi(rank);
 }
 
-// Strings as one, and back.
+// Join concatenates strings, Split separates them again.
 std::string Join(const std::vector<std::string>& texts) {
   std::string joined;
   for (const std::string& text : texts) {
@@ -85,14 +85,14 @@ std::string Join(const std::vector<std::string>& texts) {
 }
 std::vector<std::string> Split(const std::string& joined) {
   std::vector<std::string> texts = absl::StrSplit(joined, '\n');
-  texts.pop_back();  // After the last end of a line.
+  texts.pop_back();  // Empty text after the last newline.
   for (std::string& text : texts) {
     CH_CHECK(absl::CUnescape(std::string(text), &text)) << joined;
   }
   return texts;
 }
 
-// What a rank ended with, for the processes of the test.
+// Encodes a rank's result for the other processes of the test.
 std::string TextOf(const absl::Status& status,
                    const std::vector<FailedCheck>& failed) {
   std::vector<std::string> texts = {
@@ -112,8 +112,8 @@ int NumberIn(const std::string& text) {
   return number;
 }
 
-// By what all have told: the job's status, and by rank the checks that failed.
-// `files` holds the names that they point to: equal checks have equal pointers.
+// Decodes the results of all ranks into the job's status and the failed checks
+// by rank. `files` owns their file names: equal checks have equal pointers.
 absl::Status ReadTexts(const std::vector<std::vector<std::string>>& texts,
                        std::set<std::string>& files,
                        std::vector<std::vector<FailedCheck>>& by_rank) {
@@ -128,7 +128,7 @@ absl::Status ReadTexts(const std::vector<std::vector<std::string>>& texts,
                       texts[0][1]);
 }
 
-// One rank is this process, or none where the job has fewer.
+// Runs one rank in this process, or none if the job has fewer ranks.
 absl::Status StatusOfProcesses(int ranks,
                                absl::FunctionRef<absl::Status(World&)> body,
                                const JobOptions& options) {
@@ -216,7 +216,7 @@ std::string FreshDir(const std::string& name) {
   if (!RunsOn(TestEngine::kMpi) || RankOfMpirun() == 0) {
     std::filesystem::remove_all(dir);
   }
-  OfFirstRank("");  // Waits for it.
+  OfFirstRank("");  // Waits for rank 0.
   return dir;
 }
 

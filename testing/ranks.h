@@ -45,39 +45,40 @@ using RunnerOfRanks = std::function<absl::Status(
     int ranks, absl::FunctionRef<absl::Status(World&)> body,
     const JobOptions& options)>;
 
-/// Registers how jobs run whose options name no device. Called by libraries
-/// that are linked to a test (on_cuda.cc), before main.
+/// Registers the runner of jobs whose options name no device. Libraries that a
+/// test links (on_cuda.cc) call it before main.
 /// \returns true.
 bool RegisterRunner(TestEngine engine, Device::Kind device,
                     RunnerOfRanks runner);
 
-/// Returns whether there is one. TestEngine::kLocal and kMpi on CPUs need none.
+/// Returns whether a runner is registered. TestEngine::kLocal and kMpi on CPUs
+/// need none.
 bool HasRunner(TestEngine engine, Device::Kind device);
 
-/// Runs `body` on each of `ranks` ranks and reports the checks that failed.
-/// \returns what the job failed with, OK if it did not: for tests of failures.
+/// Runs `body` on each of `ranks` ranks and reports failed checks.
+/// \returns the status of the job, for tests of failures.
 absl::Status StatusOfRanks(int ranks,
                            absl::FunctionRef<absl::Status(World&)> body,
                            const JobOptions& options = {});
 
-/// Does so for a job that has to succeed: if it does not, its status is a
-/// failure of the test, at the caller's line.
+/// Runs a job that must succeed. If it does not, its status is a test failure
+/// at the caller's line.
 void RunRanks(
     int ranks, absl::FunctionRef<absl::Status(World&)> body,
     const JobOptions& options = {},
     const std::source_location& where = std::source_location::current());
 
-/// What the test has after rank 0 of its last job put it there, on every
-/// process of the test. Called by all of them, outside of jobs.
+/// Returns rank 0's `text` on every process of the test. All processes call it,
+/// outside of jobs.
 std::string OfFirstRank(std::string text);
 std::vector<std::string> OfFirstRank(std::vector<std::string> lines);
 
-/// Returns the path of a directory of the test, which does not exist. Called by
-/// all processes of the test, outside of jobs.
+/// Returns the path of a directory of the test that does not exist yet. All
+/// processes of the test call it, outside of jobs.
 std::string FreshDir(const std::string& name);
 
-/// Names the axes of a mesh: {{"fsdp", 2}, {"tp", 2}}, or {2, 2} where the
-/// names do not matter, which are "a", "b" and so on then.
+/// The axes of a mesh: {{"fsdp", 2}, {"tp", 2}}, or {2, 2} with the default
+/// names "a", "b" and so on.
 class MeshAxes final {
  public:
   MeshAxes(std::initializer_list<MeshAxis> axes) : axes_(axes) {}
@@ -87,15 +88,15 @@ class MeshAxes final {
   MeshAxes(const std::vector<int>& sizes);
 
   const std::vector<MeshAxis>& axes() const { return axes_; }
-  /// \returns the product of the sizes.
+  /// Returns the product of the sizes.
   int ranks() const;
 
  private:
   std::vector<MeshAxis> axes_;
 };
 
-/// Runs `body`, which takes a const DeviceMesh& and returns an absl::Status or
-/// nothing, on every rank of a mesh of all ranks, as RunRanks does.
+/// Runs `body` on every rank of a mesh of all ranks, as RunRanks does. It takes
+/// a const DeviceMesh& and returns an absl::Status or nothing.
 template <typename Body>
 void OnMesh(
     const MeshAxes& axes, const Body& body, const JobOptions& options = {},

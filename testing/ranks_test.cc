@@ -18,7 +18,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::TestPartResultArray;
 
-// What GoogleTest is told while `run` runs, and where.
+// Returns what `run` reports to GoogleTest, with source locations.
 template <typename Run>
 std::vector<std::string> Reported(Run run) {
   TestPartResultArray results;
@@ -92,7 +92,7 @@ TEST(Ranks, TheStatusOfTheJobIsAFailureAtTheCaller) {
   EXPECT_THAT(reported.back(), HasSubstr("a lost shard"));
 }
 
-// A test of a failure takes the status; its checks are reported all the same.
+// A test of failures takes the status. Failed checks are still reported.
 TEST(Ranks, GiveTheStatusToWhoAsksForIt) {
   absl::Status status;
   const auto reported = Reported([&] {

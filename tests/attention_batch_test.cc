@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Attention with all that it takes, where heads are split over tp and each
-// fsdp rank has rows of its own: as on one rank, with values and gradients, in
-// micro-batches and recomputed.
+/// \file
+/// Attention with all of its options, with heads split over tp and rows over
+/// fsdp: values and gradients equal those of one rank, in micro-batches and
+/// with recomputation.
 
 #include <cstdint>
 #include <cstdlib>
@@ -34,7 +35,7 @@ namespace {
 
 constexpr int64_t kRows = 5;
 constexpr int64_t kTime = 7;
-constexpr int64_t kMemory = 4;  // Positions of what is attended to.
+constexpr int64_t kMemory = 4;  // Positions of the other sequence.
 constexpr int64_t kDim = 6;
 constexpr int64_t kWidth = 2;  // Of a head.
 
@@ -43,10 +44,10 @@ struct Heads {
   int64_t keys;
 };
 
-// Attends to itself within documents, farther tokens less (ALiBi) and by what
-// it learns of each distance, then to another sequence of another length, of
-// which a mask hides keys; both with dropout. [B, T, D], the other sequence [B,
-// S, D], the documents' keys and the mask [B, 1, 1, S] to [B, T, D].
+// Self-attention within documents, with ALiBi and a learned bias per distance.
+// Then attention to another sequence, with a mask of its keys. Both have
+// dropout. Inputs are [B, T, D], the other sequence [B, S, D], the documents'
+// keys and the mask [B, 1, 1, S]; the output is [B, T, D].
 class Decoder final : public nn::Module {
  public:
   explicit Decoder(const Heads& heads)
@@ -99,7 +100,7 @@ class Decoder final : public nn::Module {
     const Tensor& document_keys = inputs[2];
     const Tensor& seen = inputs[3];  // bool [B, 1, 1, S]
     // [options]
-    // Of each head, what is learned of each distance: [T, T, heads].
+    // The learned bias of each distance per head: [T, T, heads].
     const Tensor near = near_.Forward(Distances());
     const Tensor own = own_.Attend(tokens, tokens,
                                    {.causal = true,
@@ -127,7 +128,7 @@ class Decoder final : public nn::Module {
   Projections other_;
 };
 
-// Rows [begin, end) of the batch. Of row 1 the mask hides everything.
+// Returns rows [begin, end) of the batch. The mask hides all keys of row 1.
 TensorList Rows(int64_t begin, int64_t end) {
   const DocumentLengths lengths = {
       {3, 4}, {7}, {1, 0, 2, 3}, {5, 2}, {2, 2, 3}};
@@ -160,7 +161,7 @@ Values GradientsOf(nn::Module& model) {
 struct Case {
   std::string name;
   Heads heads;
-  /// Of each micro-batch, the rows of each fsdp rank.
+  /// By micro-batch, the number of rows of each fsdp rank.
   std::vector<std::vector<int64_t>> parts;
   int tp = 1;
   bool checkpoint = false;
@@ -207,8 +208,7 @@ TEST_P(AttentionBatchTest, IsThatOfOneRank) {
              }
              CH_RETURN_IF_ERROR(StepOf(model, first, first + parts[here]));
            }
-           // Sums of at most some 100 products in other orders, one after
-           // another in two attentions.
+           // Two consecutive attentions with sums of some 100 products.
            ExpectNear(GradientsOf(model), expected, 400);
            return absl::OkStatus();
          });
@@ -225,7 +225,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"fsdp2_tp2_recomputed", {6, 3}, {{4, 1}}, 2, true}),
     [](const auto& info) { return info.param.name; });
 
-// Packed rows give what their documents give alone.
+// Packed rows equal their documents.
 TEST(PackedLlamaTest, IsItsDocumentsAlone) {
   const nn::LlamaConfig config = {.dim = 12,
                                   .layers = 2,
@@ -278,7 +278,7 @@ TEST(PackedLlamaTest, IsItsDocumentsAlone) {
                          {.reduction = {.divide_factor = 1},
                           .extension = DTensorExtensions::Create()}));
     CH_RETURN_IF_ERROR(model.Materialize({.seed = 0}));
-    // Two rows here, one there.
+    // Two rows on this rank, one on the other.
     const int64_t begin = *fsdp.index(0) == 0 ? 0 : 2;
     const int64_t end = *fsdp.index(0) == 0 ? 2 : 3;
     const auto own = [&](const Tensor& all) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// Trains a small model as train_lm does and compares what every rank moved and
-/// copied with the formula of docs/communication.md, which prints the part
-/// between [formula] and [/formula].
+/// Trains a small model as train_lm does and compares the bytes that each rank
+/// moved and copied with the formula of docs/communication.md, which prints the
+/// part between [formula] and [/formula].
 
 #include <algorithm>
 #include <cstdint>
@@ -32,7 +32,7 @@ using examples::TrainOptions;
 
 struct Case {
   std::string name;
-  /// Ranks of replicate, fsdp and tp; 0 for an axis that the mesh lacks.
+  /// Ranks of replicate, fsdp and tp; 0 if the mesh lacks the axis.
   int replicate, fsdp, tp;
   int64_t batch, length;
   int64_t dim, layers, heads, kv_heads, ffn, vocab;
@@ -49,36 +49,36 @@ struct Count {
 using Counts = std::map<std::string, Count>;
 
 // [formula]
-// A parameter of a tp rank: FSDP splits the rows.
+// A tp rank's shard of a parameter. FSDP splits its rows.
 struct Matrix {
   int64_t rows, columns;
 };
 using Group = std::vector<Matrix>;
 
 struct Formula {
-  // Ranks R of replicate, F of fsdp and T of tp, and this rank's place.
+  // R, F and T: ranks of replicate, fsdp and tp; r, f and t: this rank's index.
   int64_t R, F, T, r, f, t;
   // Batch, positions, width, blocks, query and key heads, inner width,
   // vocabulary.
   int64_t B, L, D, N, H, K, M, V;
-  // Bytes of an element of the compute dtype. Master weights and gradients
-  // have 4.
+  // Bytes per element of the compute dtype. Master weights and gradients have
+  // 4.
   int64_t e;
   std::string data_axes, all_axes;  // E.g. "fsdp" and "fsdp,tp".
   bool has_replicate, has_tp;
 
-  // Whether a key head has copies, on T / K neighbouring ranks whose queries
-  // use it and no other.
+  // Returns whether key heads are replicated, on T / K neighbouring ranks whose
+  // queries use no other.
   bool CopiesKeys() const { return K < T && T % K == 0 && H % T == 0; }
-  // Whether ranks otherwise share the query heads of a key head: there are
-  // fewer key heads than ranks, and it gives no rank as many heads as a group
-  // has.
+  // Returns whether ranks share the query heads of a key head without replicas:
+  // there are fewer key heads than ranks, and no rank has a whole group of
+  // heads.
   bool SharesKeys() const {
     return !CopiesKeys() && K < T && Part(H, T, 0) < H / K;
   }
 
-  // Parameters of a block and of the root as this tp rank holds them: whole
-  // groups of query heads with their key head, rows of the vocabulary.
+  // Return this tp rank's parameters of a block and of the root: whole groups
+  // of query heads with their key head, rows of the vocabulary.
   Group Block() const {
     const int64_t keys = (CopiesKeys() ? 1 : Part(K, T, t)) * (D / H);
     const int64_t queries =
@@ -102,8 +102,8 @@ struct Formula {
       count.bytes += calls * bytes;
     };
 
-    // FSDP. A block is gathered in forward and again in backward; the root
-    // stays gathered in between.
+    // FSDP gathers a block in forward and again in backward. The root stays
+    // gathered in between.
     const auto shard = [&](const Group& group, int64_t calls, int64_t gathers) {
       int64_t full = 0;
       int64_t mine = 0;
@@ -120,10 +120,10 @@ struct Formula {
     shard(Block(), N, 2);
     shard(Root(), 1, 1);
 
-    // Tensor parallelism. Between blocks a rank holds its positions of the
-    // residual stream. It gathers all of them before the attention, the MLP and
-    // the output, and scatters sums after the embedding, the attention and the
-    // MLP; in backward each gather is a scatter and each scatter a gather.
+    // Tensor parallelism. Between blocks a rank has its positions of the
+    // residual stream. It gathers all positions before attention, MLP and
+    // output, and scatters sums after embedding, attention and MLP. In backward
+    // each gather is a scatter and vice versa.
     const int64_t rows = Part(Part(B, R, r), F, f);
     if (has_tp) {
       const int64_t whole = rows * L * D;
@@ -131,40 +131,40 @@ struct Formula {
       const int64_t times = whole == 0 || T == 1 ? 0 : 2 * (2 * N + 1);
       add("tp", "all_gather", times, (whole - mine) * e);
       add("tp", "reduce_scatter", times, (T - 1) * mine * e);
-      // Keys and values that ranks share are gathered for the attention and for
-      // its backward; their gradients are summed.
+      // Keys and values that ranks share are gathered in attention's forward
+      // and backward. Their gradients are summed.
       if (SharesKeys() && rows > 0) {
         const int64_t of_head = rows * L * (D / H);
         add("tp", "all_gather", 4 * N, (K - Part(K, T, t)) * of_head * e);
         add("tp", "reduce_scatter", 2 * N,
             (T - 1) * Part(K, T, t) * of_head * e);
       }
-      // Of copied key heads the gradients of the weights are summed alone.
+      // For replicated key heads only the gradients of the weights are summed.
       if (CopiesKeys()) {
         const int64_t copies = T / K;
         add("tp_copy", "all_reduce", 2 * N,
             AllReduced(D / H * D, copies, t % copies) * e);
       }
-      // The weights of the norms saw these positions only: their gradients are
-      // summed.
+      // The norms compute these positions only, so the gradients of their
+      // weights are summed.
       add("tp", "all_reduce", T == 1 ? 0 : 2 * N + 1, AllReduced(D, T, t) * e);
-      // Cross entropy of logits that are split by vocabulary: the maximum of
-      // each row, then its sum of exponentials and the target's logit.
+      // Cross entropy of logits split by vocabulary: each row's maximum, then
+      // its sum of exponentials and the target's logit.
       if (rows > 0) {
         add("tp", "all_reduce", 1, AllReduced(rows * L, T, t) * 4);
         add("tp", "all_reduce", 1, AllReduced(2 * rows * L, T, t) * 4);
       }
     }
 
-    // The loss over the ranks that split the batch, one float64. The norm over
-    // all, and whether the replicas of gradients are finite: two.
+    // The loss over the ranks that split the batch, one float64. Over all ranks
+    // two: the norm, and whether replicas of gradients are finite.
     const int64_t data = r * F + f;
     add(data_axes, "all_reduce", 1, AllReduced(1, R * F, data) * 8);
     add(all_axes, "all_reduce", 1, AllReduced(2, R * F * T, data * T + t) * 8);
     return counts;
   }
 
-  // Gathered parameters start at multiples of 16 elements.
+  // Gathered parameters are aligned to 16 elements.
   int64_t GatheredBytes(const Group& group) const {
     int64_t elements = 0;
     for (const Matrix& m : group) {
@@ -172,7 +172,7 @@ struct Formula {
     }
     return elements * e;
   }
-  // The root, the block that computes and the one gathered ahead.
+  // The root, the computing block and the prefetched one.
   int64_t PeakOfGathered() const {
     return GatheredBytes(Root()) +
            std::min<int64_t>(N, 2) * GatheredBytes(Block());
@@ -237,8 +237,8 @@ std::string Text(const Counts& counts) {
   });
 }
 
-// Where parameters compute in another dtype than that of the master weights,
-// each gather takes a converted copy of this rank's shard.
+// If the compute dtype differs from that of the master weights, each gather
+// converts a copy of the shard.
 int64_t CopiedToGather(const Formula& f) {
   if (f.e == 4) return 0;
   const auto shard = [&](const Group& group) {
@@ -249,8 +249,8 @@ int64_t CopiedToGather(const Formula& f) {
   return 2 * f.N * shard(f.Block()) + shard(f.Root());
 }
 
-// Where a rank's query heads are parts of two groups, attention's backward goes
-// through them one by one, and each one's statistics lie apart for every row.
+// If a rank's query heads belong to two groups, attention's backward runs once
+// per group. The statistics of each are strided by row.
 int64_t CopiedByAttention(const Formula& f) {
   if (!f.SharesKeys()) return 0;
   const int64_t group = f.H / f.K;
@@ -264,7 +264,7 @@ int64_t CopiedByAttention(const Formula& f) {
   return in_parts && rows > 1 ? f.N * rows * heads * f.L * 4 : 0;
 }
 
-/// What one rank did in kSteps steps.
+/// One rank's traffic in kSteps steps.
 struct Measured {
   Counts counts;
   int64_t copied_bytes = 0;

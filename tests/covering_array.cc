@@ -51,7 +51,7 @@ std::vector<Combination> CoverAllPairs(const std::vector<TestedOption>& options,
       int most = -1;
       int best = kOpen;
       for (int k = 0; k < count(f); ++k) {
-        // Another value first each time, so that equals take turns.
+        // Start with another value each time, so that ties alternate.
         const int v = (k + static_cast<int>(combinations.size())) % count(f);
         int adds = 0;
         bool allowed = true;

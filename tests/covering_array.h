@@ -3,8 +3,8 @@
 #define CROSSHATCH_TESTS_COVERING_ARRAY_H_
 
 /// \file
-/// Covering arrays: few combinations of options in which any two options meet
-/// in every pair of their values.
+/// Covering arrays: few combinations of options that contain every pair of
+/// values of any two options.
 
 #include <functional>
 #include <string>
@@ -18,20 +18,21 @@ struct TestedOption {
   std::vector<std::string> values;
 };
 
-/// By option: the index of a value.
+/// The index of a value, by option.
 using Combination = std::vector<int>;
 
-/// Whether value `va` of option `a` may meet value `vb` of option `b`, a < b.
+/// Returns whether value `va` of option `a` is compatible with value `vb` of
+/// option `b`, for a < b.
 using MayMeet = std::function<bool(int a, int va, int b, int vb)>;
 
-/// Combinations that cover all pairs that may meet. Greedy: each begins with
-/// the first pair that is missing; then each option in turn takes the value
-/// that adds most. For every pair there must be values of the other options
-/// that may meet it and one another, found in that way.
+/// Returns combinations that cover all compatible pairs. A greedy search begins
+/// each with the first missing pair, then gives each option in turn the value
+/// that adds most pairs. For every compatible pair that search must find
+/// compatible values of the other options.
 std::vector<Combination> CoverAllPairs(const std::vector<TestedOption>& options,
                                        const MayMeet& may_meet);
 
-/// "mesh fsdp:2, prefetch 1, ..."
+/// Returns text such as "mesh fsdp:2, prefetch 1, ..."
 std::string Describe(const std::vector<TestedOption>& options,
                      const Combination& combination);
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// CROSSHATCH_DEBUG=replicas, which this test's environment sets: what ranks
-// should hold alike is compared wherever that is taken for granted.
+/// \file
+/// CROSSHATCH_DEBUG=replicas, set in this test's environment: replicas are
+/// compared wherever ops rely on them.
 
 #include <string>
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Options are given by name, some of them. The members that are left out have
-// initializers, so that a program of others, compiled with -Wextra, hears no
-// warning of ours: this file does not compile where one is missing.
+// Options with designated initializers that omit members. Such code must
+// compile without warnings under -Wextra, so every member needs a default
+// initializer.
 #pragma GCC diagnostic error "-Wmissing-field-initializers"
 
 #include "crosshatch/comm/world.h"

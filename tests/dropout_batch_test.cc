@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Dropout where each data-parallel rank has its own rows as plain tensors drops
-// what one device drops that has the whole batch: on any mesh, of uneven and
-// empty parts, in micro-batches, recomputed, beside tensor parallelism.
+/// \file
+/// Dropout on plain tensors, where each data-parallel rank has its own rows,
+/// drops the elements that one device drops for the whole batch. Covers all
+/// meshes, uneven and empty parts, micro-batches, recomputation and tensor
+/// parallelism.
 
 #include <algorithm>
 #include <cmath>
@@ -41,7 +43,7 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr int64_t kTime = 3;
-// Of sums of at most 21 products in other orders.
+// Sums of at most 21 products in different orders.
 constexpr double kRoundings = 64;
 
 // [B, T, 5] to [B, T, 2]; the last dropout sees rows and times as one dim, the
@@ -78,12 +80,12 @@ class Net final : public nn::Module {
 
 struct Case {
   std::string name;
-  /// Of each micro-batch of a step, the rows of each data-parallel rank.
+  /// By micro-batch, the number of rows of each data-parallel rank.
   std::vector<std::vector<int64_t>> parts;
   int tp = 1;
   bool checkpoint = false;
   bool replicate = false;
-  /// Shards are replicated so many times: a mesh of two axes.
+  /// The replicas of each shard, on a second axis.
   int copies = 1;
 };
 
@@ -95,12 +97,12 @@ int64_t SumOf(const std::vector<int64_t>& parts) {
 
 constexpr int64_t kAllRows = 7;
 
-// Rows [begin, end) of the whole batch.
+// Returns rows [begin, end) of the whole batch.
 Tensor Rows(int64_t begin, int64_t end) {
   return Slice(SmallIntegers({kAllRows, kTime, 5}, 3), 0, begin, end);
 }
 
-// The loss of a step, a sum over rows.
+// Returns the loss of a step, a sum over rows.
 absl::StatusOr<double> StepOf(Net& model, const Tensor& rows) {
   const Tensor loss = Sum(Square(model.Forward(rows)));
   CH_RETURN_IF_ERROR(Backward(loss));
@@ -115,7 +117,7 @@ absl::StatusOr<Values> GradientsOf(nn::Module& model) {
   return values;
 }
 
-// Two steps on one device, each the whole batch in one forward.
+// Results of two steps on one device, with the whole batch in one forward.
 struct Reference {
   std::vector<double> losses;
   std::vector<Values> gradients;
@@ -229,8 +231,8 @@ INSTANTIATE_TEST_SUITE_P(
              2}),
     [](const auto& info) { return info.param.name; });
 
-// A block that each row takes or leaves, as by a gate, and that draws several
-// times in a forward by one Dropout. It is not called where no row takes it.
+// A gated block: each row uses it or not. It calls one Dropout several times
+// per forward, and is not called if no row uses it.
 class Gated final : public nn::Module {
  public:
   explicit Gated(int calls) : calls_(calls) {}
@@ -263,7 +265,7 @@ class GatedNet final : public nn::Module {
   }
   const char* type_name() const override { return "GatedNet"; }
   Gated& block(int b) { return *blocks_[static_cast<size_t>(b)]; }
-  /// Of the forwards to come.
+  /// Sets the first row of the following forwards.
   void set_first_row(int64_t first) { first_row_ = first; }
 
  protected:
@@ -295,8 +297,8 @@ class GatedNet final : public nn::Module {
   int64_t first_row_ = 0;
 };
 
-// Whichever blocks a rank leaves out, however often one draws in a forward and
-// however the batch is cut.
+// Ranks may skip blocks, draw repeatedly in a forward, and split the batch in
+// any way.
 TEST(DropoutBatchLawTest, SkippedAndRepeatedCallsDropAsOnOneDevice) {
   for (uint64_t seed = 0; seed < 6; ++seed) {
     GatedNet one(seed);
@@ -322,7 +324,7 @@ TEST(DropoutBatchLawTest, SkippedAndRepeatedCallsDropAsOnOneDevice) {
       }));
       CH_RETURN_IF_ERROR(model.Materialize({.seed = 5}));
       nn::SetDropoutStep(model, 11, seed);
-      // One row at a time, in turn.
+      // One row at a time, on alternating ranks.
       for (int64_t first = 0; first < kAllRows; first += ranks) {
         const int64_t begin =
             std::min<int64_t>(kAllRows, first + *mesh.index(0));
@@ -341,7 +343,7 @@ TEST(DropoutBatchLawTest, SkippedAndRepeatedCallsDropAsOnOneDevice) {
   }
 }
 
-// Whoever splits the batch in another way says which rows a forward has.
+// A program that splits the batch itself sets the rows of a forward.
 TEST(DropoutBatchScopeTest, HoldsInsteadOfWhatShardingTells) {
   const absl::StatusOr<Reference> reference = OnOneDevice();
   ASSERT_TRUE(reference.ok()) << reference.status();
@@ -368,7 +370,7 @@ TEST(DropoutBatchScopeTest, HoldsInsteadOfWhatShardingTells) {
 // [rows, T, 2].
 class WithPositions final : public nn::Module {
  public:
-  /// \param flat drops of rows and times as one dim.
+  /// \param flat whether dropout treats rows and times as one dim
   explicit WithPositions(bool flat) : flat_(flat) {}
   const char* type_name() const override { return "WithPositions"; }
 
@@ -385,7 +387,7 @@ class WithPositions final : public nn::Module {
   nn::Dropout& drop_ = Make<nn::Dropout>("drop", 0.5);
 };
 
-// Of two steps of a WithPositions, each rank with rows of its own.
+// Runs two steps of a WithPositions on each rank's rows.
 absl::Status StepsOf(const DeviceMesh& mesh, const std::vector<int64_t>& parts,
                      bool flat, const std::function<TensorList(Tensor)>& inputs,
                      std::optional<nn::BatchRows> rows = std::nullopt) {
@@ -403,8 +405,9 @@ absl::Status StepsOf(const DeviceMesh& mesh, const std::vector<int64_t>& parts,
   return absl::OkStatus();
 }
 
-// Rows are counted by the first input. Where that is no batch, and the ranks
-// have rows of other numbers, ranks would drop alike: they say so.
+// The first input determines the row count. If it is no batch and ranks have
+// different row counts, the step is an error, because ranks would drop the same
+// elements.
 TEST(DropoutBatchErrorsTest, TheFirstInputIsNoBatch) {
   const auto positions_first = [](const Tensor& x) -> TensorList {
     return {Arange(kTime, kInt64), x};
@@ -424,10 +427,10 @@ TEST(DropoutBatchErrorsTest, TheFirstInputIsNoBatch) {
   EXPECT_THAT(
       std::string(run({0, 3}).message()),
       HasSubstr("0 of its input's batch dim on rank 0 and 1 on rank 1"));
-  // As many on each rank: what is counted is right.
+  // With equal row counts the result is right.
   EXPECT_EQ(run({6, 6}), absl::OkStatus());
   OnMesh({{"fsdp", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {
-    // The cures.
+    // Two ways to fix it.
     const bool first = *mesh.index(0) == 0;
     CH_RETURN_IF_ERROR(StepsOf(
         mesh, {6, 3}, false, positions_first,
@@ -439,7 +442,7 @@ TEST(DropoutBatchErrorsTest, TheFirstInputIsNoBatch) {
   });
 }
 
-// Rows that are padded to other lengths may be of other widths.
+// Padding may give rows different widths.
 TEST(DropoutBatchErrorsTest, RowsMayBePaddedToOtherLengths) {
   OnMesh({{"fsdp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
     return StepsOf(mesh, {2, 3}, true, [&](const Tensor& x) -> TensorList {
@@ -448,7 +451,8 @@ TEST(DropoutBatchErrorsTest, RowsMayBePaddedToOtherLengths) {
   });
 }
 
-// A Dropout that nobody tells of its rows says so rather than drop alike.
+// Without a row count, a Dropout is an error instead of dropping alike on all
+// ranks.
 TEST(DropoutBatchDeathTest, OutsideOfShardedModules) {
   const auto run = [] {
     OnMesh({{"fsdp", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {

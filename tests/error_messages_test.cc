@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The mistakes that users of the library make first, each made here: what they
-// are told names the mistake and its cure, and docs/errors.md lists it in the
-// same words.
+/// \file
+/// Common mistakes of users. Each message names the mistake and its fix, and
+/// docs/errors.md lists it with the same words.
 
 #include <algorithm>
 #include <fstream>
@@ -40,7 +40,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// A block of a projection, a norm that a plan may forget, and dropout.
+// A projection, a norm that a plan may omit, and dropout.
 class Block final : public nn::Module {
  public:
   explicit Block(double p) : drop_(p) {
@@ -78,7 +78,7 @@ class Net final : public nn::Module {
   Block block_;
 };
 
-// Holds a module and does not register it.
+// Contains a module without registering it.
 class Forgetful final : public nn::Module {
  public:
   const char* type_name() const override { return "Forgetful"; }
@@ -106,7 +106,7 @@ class Words final : public nn::Module {
   nn::Embedding table_{5, 3};
 };
 
-// Gives its first input and another one.
+// Returns its first input and another tensor.
 class Pair final : public nn::Module {
  public:
   explicit Pair(size_t other) : other_(other) {}
@@ -123,16 +123,16 @@ class Pair final : public nn::Module {
 
 Tensor Input() { return Ones({2, 6}); }
 
-// What a program does, on one of `ranks` ranks.
+// A program with a mistake, for one of `ranks` ranks.
 struct Mistake {
   std::string name;
   int ranks;
   std::function<absl::Status(const DeviceMesh& mesh)> make;
-  /// In the message, and in docs/errors.md.
+  /// Part of the message and of docs/errors.md.
   std::string says;
   /// Whether it ends the process.
   bool dies = false;
-  /// In the message as well.
+  /// Also part of the message.
   std::string also_says = "";
 };
 
@@ -189,7 +189,7 @@ absl::Status RunAModuleThatIsNotRegistered(const DeviceMesh&) {
   return absl::OkStatus();
 }
 
-// The plan does not reach it either.
+// The plan does not match it either.
 absl::Status LeaveAModuleUnregisteredUnderTp(const DeviceMesh& mesh) {
   nn::Linear down(6, 6);
   Forgetful model;
@@ -295,7 +295,7 @@ absl::Status DropFromAnotherSeed(const DeviceMesh& mesh) {
   return Backward(Sum(net.Forward(Input())));
 }
 
-// Shards the norm; dropout is outside of it.
+// Shards the norm. The dropout is outside of it.
 absl::Status DropOutsideOfTheShardedModules(const DeviceMesh& mesh) {
   Net net(/*p=*/0.5);
   CH_RETURN_IF_ERROR(fsdp::FullyShard(net.block().norm(), mesh));
@@ -305,7 +305,7 @@ absl::Status DropOutsideOfTheShardedModules(const DeviceMesh& mesh) {
   return absl::OkStatus();
 }
 
-// Shards the projection; the norm is not.
+// Shards the projection but not the norm.
 absl::Status LeaveTheRestUnsharded(const DeviceMesh& mesh) {
   Net net;
   CH_RETURN_IF_ERROR(fsdp::FullyShard(net.block().up(), mesh));
@@ -341,7 +341,7 @@ absl::Status GiveOtherIds(const DeviceMesh& mesh) {
   return Backward(Sum(words.Forward(FromValues<int32_t>({2}, {0, id}))));
 }
 
-// The table is outside of the plan.
+// The plan does not contain the table.
 absl::Status GiveOtherIdsToAPlainTable(const DeviceMesh& mesh) {
   Words words;
   nn::Linear up(3, 6);
@@ -509,8 +509,8 @@ INSTANTIATE_TEST_SUITE_P(All, ErrorMessagesTest,
                          ::testing::ValuesIn(Mistakes()),
                          [](const auto& info) { return info.param.name; });
 
-// Each row of the page's table of mistakes has words of one that is made here,
-// or names the test that makes it.
+// Each row of the page's table quotes the message of a mistake in this file, or
+// names the test that makes it.
 TEST(ErrorsPageTest, SaysNothingThatNoTestRaises) {
   const std::string page = Page();
   std::stringstream rows(page.substr(page.find("## Mistakes that come first")));
@@ -533,7 +533,8 @@ TEST(ErrorsPageTest, SaysNothingThatNoTestRaises) {
   EXPECT_GE(checked, static_cast<int>(mistakes.size()) - 2);
 }
 
-// A check that stops a forward or backward says where that was.
+// Checks that a failed check in a forward or backward names the module and the
+// op.
 
 MATCHER_P(SaysOnce, text, "") {
   const std::string said = arg;
@@ -553,7 +554,7 @@ TEST(PlaceDeathTest, OfAForwardIsRankModuleAndOp) {
       return absl::OkStatus();
     });
   };
-  // Both ranks fail alike, and one of them speaks.
+  // Both ranks fail alike, and one of them reports.
   EXPECT_DEATH(run(), SaysOnce(", module layers.0.up (Linear), op matmul of "
                                "f32[2, 7]"));
   EXPECT_DEATH(run(), "at rank [01], module layers.0.up");
@@ -578,7 +579,7 @@ TEST(PlaceDeathTest, OfABackwardIsTheModuleOfTheForward) {
   EXPECT_DEATH(run(), SaysOnce(", module layers.0.up (Linear), gradient of "));
 }
 
-// On an adversarial stream it runs on a thread of the stream's.
+// An adversarial stream runs kernels on its own thread.
 TEST(PlaceDeathTest, OfWorkOnAStreamIsWhereItWasIssued) {
   const auto run = [] {
     (void)StatusOfRanks(1,
@@ -594,7 +595,7 @@ TEST(PlaceDeathTest, OfWorkOnAStreamIsWhereItWasIssued) {
                                "embedding of i32[2] on cpu, f32[5, 3] on cpu"));
 }
 
-// Of a large kernel a part runs on a thread of the rank's pool.
+// A large kernel runs partly on the rank's thread pool.
 TEST(PlaceDeathTest, OfAPartOfAKernelIsThatOfTheOp) {
   const auto run = [] {
     (void)StatusOfRanks(1,

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Experts on a mesh of their own, with tensor parallelism within: each rank
-// along "ep" has another expert, which two ranks along "dp" shard and two along
-// "tp" split; the rest of the model is sharded over dp and ep together.
+/// \file
+/// Experts on their own mesh, with tensor parallelism: each rank along "ep" has
+/// another expert, which "dp" shards and "tp" splits. The other parameters are
+/// sharded over dp and ep together.
 
 #include <cmath>
 #include <optional>
@@ -31,7 +32,7 @@ constexpr int kDataRanks = 4;
 
 bool IsExperts(const std::string& name) { return name.find("blocks.1.") == 0; }
 
-// The second block is expert `ep`, the rest is the same for all.
+// Fills the second block with expert `ep`, and the others equally on all ranks.
 void Fill(TestModel& model, int ep) {
   model.FillWithIntegers();
   int64_t salt = 100 * (ep + 1);
@@ -41,8 +42,8 @@ void Fill(TestModel& model, int ep) {
   }
 }
 
-// Five rows over four ranks, of which each goes to the expert of its rank:
-// (gradients of a model with the one expert) by expert.
+// Computes five rows on four ranks, each with its rank's expert. Returns the
+// gradients of a model with that single expert, by expert.
 absl::StatusOr<std::vector<Weights>> OnOneRank() {
   std::vector<Weights> gradients;
   for (int ep = 0; ep < kExperts; ++ep) {
@@ -57,8 +58,7 @@ absl::StatusOr<std::vector<Weights>> OnOneRank() {
   return gradients;
 }
 
-// Whether the experts' mesh is given by mesh_of, or they are sharded before the
-// rest.
+// Whether mesh_of selects the experts' mesh; otherwise they are sharded first.
 class ExpertsTensorParallelTest : public ::testing::TestWithParam<bool> {};
 
 TEST_P(ExpertsTensorParallelTest, GetTheGradientsOfTheirTokens) {
@@ -96,7 +96,7 @@ TEST_P(ExpertsTensorParallelTest, GetTheGradientsOfTheirTokens) {
         CH_RETURN_IF_ERROR(Backward(
             Sum(model.Forward(BatchOf(dp * kExperts + ep, kDataRanks, 0)))));
 
-        // Every expert counts, once, on every rank.
+        // Every expert counts once, on every rank.
         const std::vector<nn::Parameter*> parameters = model.Parameters();
         double squares = 0;
         for (size_t i = 0; i < parameters.size(); ++i) {
@@ -110,7 +110,7 @@ TEST_P(ExpertsTensorParallelTest, GetTheGradientsOfTheirTokens) {
           }
         }
         CH_ASSIGN_OR_RETURN(const double norm, nn::GradNorm(parameters));
-        // Sums of integers over 16, so exact but for the root.
+        // Sums of integers over 16, exact except for the root.
         CH_EXPECT_NEAR(norm, std::sqrt(squares), 1e-12 * norm);
         const Weights gradients = FullGradients(model);
         for (size_t i = 0; i < parameters.size(); ++i) {

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// Parameters of several dtypes, frozen and trained, tied, ignored and on two
-/// layouts of tensor parallelism, each module by one call: which groups come of
-/// it, that they train as one rank does, and that they hold no more than what a
-/// person would have grouped. The arithmetic is of small integers, exact in
-/// bfloat16.
+/// Groups of a single FullyShard call on parameters of several dtypes, frozen,
+/// tied and ignored ones, and two layouts of tensor parallelism. They train as
+/// one rank does and take no more memory than groups made by hand. Arithmetic
+/// is on small integers, exact in bfloat16.
 
 #include <cstdint>
 #include <memory>
@@ -48,7 +47,7 @@ void FillWithIntegers(nn::Module& model) {
   }
 }
 
-/// A product of low rank, in bfloat16.
+/// A low-rank product in bfloat16.
 class Adapter final : public nn::Module {
  public:
   Adapter()
@@ -70,7 +69,7 @@ class Adapter final : public nn::Module {
   std::shared_ptr<nn::Parameter> a_, b_;
 };
 
-/// base(x) + adapter(x), the base frozen or not.
+/// Computes base(x) + adapter(x). The base may be frozen.
 class Adapted final : public nn::Module {
  public:
   explicit Adapted(bool frozen = true) : base_(kDim, kDim) {
@@ -91,7 +90,7 @@ class Adapted final : public nn::Module {
   Adapter adapter_;
 };
 
-/// scale * (down(relu(up(y))) + adapted(y)) + offset of y = first(x).
+/// Computes scale * (down(relu(up(y))) + adapted(y)) + offset of y = first(x).
 class Middle final : public nn::Module {
  public:
   explicit Middle(std::shared_ptr<nn::Parameter> tied)
@@ -126,7 +125,8 @@ class Middle final : public nn::Module {
   std::shared_ptr<nn::Parameter> scale_, offset_;
 };
 
-/// head(middle(x)); the head's weight is that of the middle's first product.
+/// Computes head(middle(x)). The head's weight is tied to middle's first
+/// product.
 class Mixed final : public nn::Module {
  public:
   Mixed() : head_(kDim, kDim, {.bias = true}), middle_(head_.weight()) {
@@ -148,7 +148,7 @@ class Mixed final : public nn::Module {
   Middle middle_;
 };
 
-// Two steps in integers, then one of AdamW, after which nothing is exact.
+// Takes two steps in integers, then an inexact one of AdamW.
 absl::Status TrainSome(Mixed& model, int rank, int ranks) {
   for (int step = 0; step < 3; ++step) {
     CH_RETURN_IF_ERROR(
@@ -163,7 +163,7 @@ absl::Status TrainSome(Mixed& model, int rank, int ranks) {
   return absl::OkStatus();
 }
 
-// The last of the axes is tp.
+// Shards the model. The last axis is tp.
 absl::Status Shard(World& world, std::vector<MeshAxis> axes, Mixed& model,
                    bool sync_from_first_rank = false) {
   CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
@@ -249,8 +249,8 @@ TEST(FsdpGroupingTest, TrainsAsOneRankDoes) {
   }
 }
 
-// Every kind of parameter begins with the values of the first rank of its mesh,
-// which has as much of it as tensor parallelism gave it.
+// Every parameter starts with the values of the first rank of its mesh, which
+// has the tensor-parallel shard.
 TEST(FsdpGroupingTest, TakesTheFirstRanksValues) {
   Mixed dense;
   CH_CHECK_OK(TrainSome(dense, 0, 1));
@@ -271,8 +271,7 @@ TEST(FsdpGroupingTest, TakesTheFirstRanksValues) {
   });
 }
 
-// Whole parameters come and go with tensor parallelism beneath, with replicas,
-// and whatever their dtypes are.
+// Summons whole parameters of any dtype, with tensor parallelism and replicas.
 TEST(FsdpGroupingTest, IsSummonedWholeAndTrainsOn) {
   const auto negate = [](const Tensor& t) {
     NoGrad no_grad;
@@ -337,9 +336,9 @@ class Chain final : public nn::Module {
   std::vector<std::unique_ptr<Adapted>> blocks_;
 };
 
-// Parameters of two dtypes: one call for a block holds what a call for each of
-// them holds. A frozen group is given back when the gradients of its block's
-// inputs are there, and so lies beside the whole block before it.
+// One call for a block with two dtypes takes the memory of a call per dtype. A
+// frozen group is freed when the gradients of its block's inputs are complete,
+// so it overlaps with the whole previous block.
 TEST(FsdpGroupingTest, HoldsNoMoreThanGroupsMadeByHand) {
   CH_SKIP_ON(TestEngine::kMpi, "reads what other ranks wrote to its variables");
   const auto peaks = [](bool frozen, bool by_hand) {
@@ -363,7 +362,7 @@ TEST(FsdpGroupingTest, HoldsNoMoreThanGroupsMadeByHand) {
     });
     return stats;
   };
-  // Each parameter from a multiple of 16 elements on.
+  // Parameters are aligned to 16 elements.
   constexpr int64_t kBase = 16 * 4;
   constexpr int64_t kAdapter = 2 * 16 * 2;
   for (const bool frozen : {false, true}) {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// What FSDP stops at on one axis it stops at on two, beneath tensor
-/// parallelism: parameters that are written between a forward and its backward,
-/// whoever writes, ranks that use different parameters, and parameters that
-/// came too late.
+/// Errors of FSDP beneath tensor parallelism: parameters that are written
+/// between a forward and its backward, ranks that use different parameters, and
+/// late parameters.
 
 #include <string>
 #include <vector>
@@ -37,7 +36,7 @@ using ::testing::HasSubstr;
 
 const std::vector<MeshAxis> kAxes = {{"fsdp", 2}, {"tp", 2}};
 
-// As a program does that goes back to weights which it kept.
+// Restores saved weights, as a program may.
 absl::Status Restore(World& world, nn::Module& model) {
   nn::ModuleState state(model);
   CH_ASSIGN_OR_RETURN(const nn::StateDict now, state.State());
@@ -50,14 +49,14 @@ absl::Status Restore(World& world, nn::Module& model) {
   return nn::RestoreFullState(world, state, kept);
 }
 
-// Those of one axis, and that.
+// Returns the writers of one axis and Restore.
 std::vector<Writer> WritersOnTwoAxes() {
   std::vector<Writer> writers = Writers();
   writers.push_back({"Restore", Restore});
   return writers;
 }
 
-// `up` by columns, `down` by rows, `head` not at all.
+// Splits `up` by columns and `down` by rows, but not `head`.
 absl::Status ParallelizeAndShard(TestModel& model, const DeviceMesh& mesh) {
   CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
   CH_ASSIGN_OR_RETURN(const DeviceMesh data, mesh.Slice("fsdp"));
@@ -103,7 +102,7 @@ INSTANTIATE_TEST_SUITE_P(All, StaleOnTwoAxesDeathTest,
                          ::testing::ValuesIn(WritersOnTwoAxes()),
                          [](const auto& info) { return info.param.name; });
 
-// x + second(x) + first(x), of which a rank may leave the second out.
+// Computes x + second(x) + first(x). A rank may skip `second`.
 class Branches final : public nn::Module {
  public:
   explicit Branches(bool uses_second) : uses_second_(uses_second) {
@@ -162,7 +161,7 @@ absl::Status TrainForgetfully(const DeviceMesh& mesh, bool in_one_group,
   return mesh.world().context().Synchronize();
 }
 
-// The ranks of one place along fsdp do not use the second branch.
+// Ranks at one index along fsdp do not use the second branch.
 TEST(UnusedOnTwoAxesTest, IsAnErrorNamingParameterAndRanksOnEveryRank) {
   CH_SKIP_ON(TestEngine::kMpi, "reads what other ranks wrote to its variables");
   for (const bool in_one_group : {true, false}) {
@@ -182,7 +181,7 @@ TEST(UnusedOnTwoAxesTest, IsAnErrorNamingParameterAndRanksOnEveryRank) {
       const std::string message(statuses[static_cast<size_t>(rank)].message());
       EXPECT_THAT(message, HasSubstr("second.up.weight"));
       EXPECT_THAT(message, HasSubstr("Settings::reduce_unused_params"));
-      // Both groups along fsdp fail, and one of them is heard of first.
+      // Both groups along fsdp fail, and either error may be reported.
       EXPECT_THAT(message, AnyOf(HasSubstr("rank 2 issued"),
                                  HasSubstr("rank 3 issued")));
     }

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// Norms, clipping, AdamW and loss scaling on what FSDP's backward leaves: on
-/// parameters that lie on different meshes, in memory of the device or the
-/// host, they give what one rank gets. Gradients are integers, so their norms
-/// and all that follows are equal bit for bit.
+/// Norms, clipping, AdamW and loss scaling after FSDP's backward, with
+/// parameters on different meshes, in device or host memory: results equal one
+/// rank's bit for bit, because gradients are integers.
 
 #include <algorithm>
 #include <cmath>
@@ -53,7 +52,7 @@ struct Meshes {
   DeviceMesh tp;
 };
 
-// The last of the axes is tp.
+// Creates the meshes. The last axis is tp.
 absl::StatusOr<Meshes> MakeMeshes(World& world, const Axes& axes) {
   CH_ASSIGN_OR_RETURN(const DeviceMesh mesh, InitDeviceMesh(world, axes));
   CH_ASSIGN_OR_RETURN(DeviceMesh tp, mesh.Slice("tp"));
@@ -68,8 +67,8 @@ absl::StatusOr<Meshes> MakeMeshes(World& world, const Axes& axes) {
   return Meshes{std::move(data), std::move(flat), std::move(tp)};
 }
 
-// Block 0 on fsdp and tp, block 1 replicated, block 2 on tp alone, the head's
-// weight on fsdp, its bias plain.
+// Puts block 0 on fsdp and tp, block 1 on replicas, block 2 on tp alone, the
+// head's weight on fsdp. The head's bias stays plain.
 absl::StatusOr<std::vector<const nn::Parameter*>> Spread(
     TestModel& model, const Meshes& meshes, FullyShardOptions options) {
   const auto col = tp::ColwiseParallel();
@@ -93,7 +92,7 @@ absl::StatusOr<std::vector<const nn::Parameter*>> Spread(
   return options.ignored_params;
 }
 
-// What FSDP was told to leave alone, the program sums by itself.
+// Sums the gradients of ignored parameters, as a program would.
 absl::Status SumOver(const DeviceMesh& mesh,
                      const std::vector<const nn::Parameter*>& parameters) {
   NoGrad no_grad;
@@ -185,7 +184,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 void AddPenalty(nn::Module& model, double penalty) {
   // [penalty]
-  // After Backward: the gradient of penalty / 2 times the sum of squares.
+  // After Backward, add the gradient of penalty / 2 times the sum of squares.
   const NoGrad no_grad;
   for (nn::Parameter* parameter : model.Parameters()) {
     if (!parameter->grad().defined()) continue;
@@ -221,9 +220,9 @@ TEST(FsdpOptimizersTest, APenaltyIsThatOfOneRank) {
   });
 }
 
-// The last output of the last rank overflows float16 in the reduction. Its
-// weights are zeros, so nothing before them does: only the rank that holds the
-// last row hears of it by itself.
+// The last output of the last rank overflows float16 in the reduction, and
+// nothing before does, because its weights are zeros. Only the rank of the last
+// row observes it locally.
 TEST(FsdpOptimizersTest, NoRankStepsWhereOneOverflows) {
   for (const bool offload : {false, true}) {
     RunRanks(4, [&](World& world) -> absl::Status {
@@ -276,7 +275,7 @@ TEST(FsdpOptimizersTest, NoRankStepsWhereOneOverflows) {
   }
 }
 
-// They share the ownership of its parameters, of which the shards stay.
+// Optimizers share the ownership of parameters, and the shards remain.
 TEST(FsdpOptimizersTest, OutliveTheirModel) {
   for (const bool replicate : {false, true}) {
     RunRanks(2, [&](World& world) -> absl::Status {

@@ -2,15 +2,13 @@
 
 /// \file
 /// Every two options of FSDP in every pair of their values, on every mesh:
-/// training gives the losses and weights of one rank. Each combination is an
-/// FsdpScript.
+/// losses and weights equal one rank's. Each combination is an FsdpScript.
 ///
-/// Weights and inputs are small integers, so that sums are exact in every dtype
-/// and order. With weights and inputs of -1, 0 and 1 the largest number that
-/// can appear in a forward of this model is 97, and in the gradient that a rank
-/// computes of a row 27; the rows of a rank and the scale of its loss leave
-/// that below 256, where bfloat16 holds every integer. The one thing that may
-/// round is a division by 3: by 2^-24 of the gradient for each backward.
+/// Weights and inputs are -1, 0 or 1, so that sums are exact in every dtype and
+/// order: the largest number is 97 in the forward and 27 in the gradient of a
+/// row. The rows of a rank and the loss scale keep that below 256, where
+/// bfloat16 has every integer. Only a division by 3 rounds, by 2^-24 of the
+/// gradient per backward.
 
 #include <algorithm>
 #include <cmath>
@@ -130,8 +128,9 @@ int SizeOfAxis(const std::vector<MeshAxis>& axes, const std::string& name) {
   return 1;
 }
 
-// Parameters split by tp need the extension and cannot be replicated, and two
-// must be less than all.
+// Returns whether two values are compatible. Parameters split by tp need the
+// extension and cannot be replicated. A smaller mesh must be smaller than the
+// axis.
 bool MakeSense(int a, int va, int b, int vb) {
   if (a != kMesh) return true;
   const std::vector<MeshAxis> axes = AxesOf(va);
@@ -141,7 +140,7 @@ bool MakeSense(int a, int va, int b, int vb) {
   return true;
 }
 
-// The parts of the model by number: head(middle(x)) with middle(x) =
+// The parts of the model by index: head(middle(x)) with middle(x) =
 // down(inner(x)) + offset and inner(x) = relu(up(first(x))).
 enum Part {
   kRoot,
@@ -251,7 +250,7 @@ class Row {
         .parts = {kMiddle}, .options = Options(), .ignores_frozen = ignores};
     ShardSpec root = middle;
     root.parts = {kRoot};
-    // Of the root alone: modules within it continue in the compute dtype.
+    // Only for the root: inner modules continue in the compute dtype.
     if (at(kOutputDtype) == 1) {
       root.options.mixed_precision.output_dtype = kFloat64;
     }
@@ -265,13 +264,13 @@ class Row {
                              .on = on,
                              .recurse = true});
   }
-  // Configures all modules; what is replicated is a tree of its own.
+  // Configures all modules. A replicated part is its own tree.
   void Set(Kind kind, bool on) {
     Call(kind, on);
     if (replicated()) Call(kind, on, kInner);
   }
 
-  // What is set once, after sharding.
+  // Adds the settings after sharding.
   void SetUp() {
     if (at(kPrefetchLists) == 1) {
       constexpr int kInnerBit = 1;
@@ -344,7 +343,7 @@ TEST(FsdpPairwiseTest, EveryPairOfOptionsTrainsAsOneRankDoes) {
     Row row(combination);
     if (row.at(kStreams) == 1) row.script().adversarial_seed = number;
     ExpectSameAsOracle(row.script());
-    if (testing::Test::HasFailure()) break;  // The others fail alike.
+    if (testing::Test::HasFailure()) break;  // The other ranks fail alike.
   }
 }
 

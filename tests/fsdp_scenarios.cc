@@ -15,10 +15,10 @@ using Kind = ScriptCall::Kind;
 constexpr int kSteps = 2;
 constexpr int kMicro = 3;  // Backwards in a step.
 
-// The parts of the model by number.
+// The parts of the model by index.
 constexpr int kFirstBlock = 1;
 constexpr int kSecondBlock = 4;
-// And their shards.
+// The shards of those parts.
 constexpr int kFirstShard = 1;
 constexpr int kSecondShard = 2;
 
@@ -32,8 +32,7 @@ ScriptCall On(Kind kind, int part = 0, int value = 0) {
 }
 ScriptCall Off(Kind kind) { return Do(kind); }
 
-// The forward of a micro-batch of the step, and the backward of the oldest
-// loss.
+// Returns the forward of a micro-batch, and the backward of the oldest loss.
 ScriptCall F(int micro) { return Do(Kind::kForward, 0, micro); }
 const ScriptCall B = Do(Kind::kBackward);
 
@@ -45,7 +44,7 @@ std::vector<ScriptCall> operator+(std::vector<ScriptCall> calls,
 
 std::vector<ScriptCall> PlainStep() { return {F(0), B, F(1), B, F(2), B}; }
 
-// `off` before the first backward and `on` before the last.
+// Applies `off` before the first backward and `on` before the last.
 std::vector<ScriptCall> Except(const std::vector<Kind>& kinds) {
   std::vector<ScriptCall> off;
   std::vector<ScriptCall> on;
@@ -65,7 +64,7 @@ FsdpScript ScriptOf(const Scenario& scenario, const Axes& axes) {
                 {.split = Split::kRows}}};
   FsdpScript script;
   script.axes = axes;
-  // The head is run once.
+  // The head runs once.
   script.model = {.form = Form::kChain,
                   .parts = {block, block, {.bias = true}}};
   for (PartSpec& part : script.model.parts) {
@@ -147,19 +146,19 @@ std::vector<Scenario> SettingScenarios() {
        Do(Kind::kPrefetch, 0, kSecondShard), On(Kind::kPrefetch, kSecondBlock),
        Do(Kind::kPrefetch, kSecondBlock, kFirstShard)});
   add("only sums", {On(Kind::kForceSum)});
-  // The factor is 2 to the power of the value.
+  // The divisor is 2 to the power of the value.
   add("divided as set later", {Do(Kind::kDivide)})
       .options.reduction.divide_factor = 7;
   add("unused ones reduced", {On(Kind::kReduceUnused)});
   add("few bytes ahead", {}).options.prefetch.bytes = 1;
   add("three buffers", {}).options.reduction.buffers = 3;
   add("modules run three times", {}).repeats = 3;
-  // The optimizer's event of the step before.
+  // Waits for the optimizer's event of the previous step.
   Scenario& event = add("after the optimizer's event", {});
   event.step.push_back(On(Kind::kStep));
   std::vector<ScriptCall> freeze;
   std::vector<ScriptCall> train;
-  for (const int parameter : {0, 1, 2}) {  // Those of the first block.
+  for (const int parameter : {0, 1, 2}) {  // Of the first block.
     freeze.push_back(On(Kind::kFreeze, 0, parameter));
     train.push_back(Do(Kind::kFreeze, 0, parameter));
   }
@@ -204,7 +203,7 @@ Scenario PartsByThemselves() {
     calls = calls + std::vector{On(Kind::kForwardPart, block), B,
                                 Do(Kind::kStep), Do(Kind::kNegate)};
   }
-  // Nothing that was prefetched for a part stays behind.
+  // Nothing that was prefetched for a part remains.
   calls.push_back(Do(Kind::kForwardPart, kFirstBlock));
   return {"parts", calls};
 }

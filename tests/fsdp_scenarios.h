@@ -3,7 +3,7 @@
 #define CROSSHATCH_TESTS_FSDP_SCENARIOS_H_
 
 /// \file
-/// What programs do with FSDP, as scripts (fsdp_script.h).
+/// Uses of FSDP, as scripts (fsdp_script.h).
 
 #include <cstdint>
 #include <string>
@@ -15,13 +15,13 @@
 
 namespace crosshatch {
 
-/// A step of a program: backwards whose gradients add up.
+/// A step of a program, whose backwards accumulate gradients.
 struct Scenario {
   std::string name;
   std::vector<ScriptCall> step;
   fsdp::FullyShardOptions options = {};
   int repeats = 1;  ///< How often the modules run in a forward.
-  /// Every other step, if that differs.
+  /// Replaces every other step, if not empty.
   std::vector<ScriptCall> odd_step = {};
   std::vector<ScriptCall> before = {};  ///< The first step.
   bool checkpointed = false;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// What a program does with FSDP, on every kind of mesh, next to one rank.
-/// fsdp_streams_test runs it on adversarial streams.
+/// Uses of FSDP on every kind of mesh, compared with one rank.
+/// fsdp_streams_test runs them on adversarial streams.
 
 #include "crosshatch/tests/fsdp_scenarios.h"
 
@@ -47,8 +47,8 @@ TEST(FsdpScenariosTest, ReshardsToASmallerMeshAfterForward) {
   }
 }
 
-// Data parallelism alone of parameters that tensor parallelism splits: a mesh
-// whose sharding axis has one rank.
+// Only data parallelism of tensor-parallel parameters: the sharding axis has
+// one rank.
 TEST(FsdpScenariosTest, KeepsTensorParallelParametersWholeOnEachRank) {
   ExpectSameAsOracle(ReplicatedScenario(),
                      {{{"replicate", 2}, {"fsdp", 1}, {"tp", 2}},

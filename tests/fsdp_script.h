@@ -3,9 +3,9 @@
 #define CROSSHATCH_TESTS_FSDP_SCRIPT_H_
 
 /// \file
-/// Random programs that use FSDP: a model, how it is sharded and what is called
-/// on it, in any order, as one value that prints. fsdp_script_conformance.h
-/// runs it on a mesh and on one rank.
+/// Random programs that use FSDP: a model, its sharding and a list of calls, as
+/// a printable value. fsdp_script_conformance.h runs it on a mesh and on one
+/// rank.
 
 #include <cstdint>
 #include <string>
@@ -16,19 +16,18 @@
 
 namespace crosshatch {
 
-/// A part of the model: a Linear [3, 3], a vector that is added (whose backward
-/// needs no parameter), or parts one after another. Parts are numbered in
-/// depth-first order; 0 is the root, whose last part is a Linear that is always
-/// run and trained.
+/// A part of the model: a Linear [3, 3], an added vector (whose backward needs
+/// no parameter), or a chain of parts. Parts are numbered depth-first from the
+/// root, 0. The root's last part is a Linear that is always run and trained.
 struct PartSpec {
   enum class Form : uint8_t { kLinear, kShift, kChain, kResidual };
-  /// By tensor parallelism, on a mesh that has its axis.
+  /// The split by tensor parallelism, if the mesh has the axis.
   enum class Split : uint8_t { kWhole, kColumns, kRows };
   Form form = Form::kLinear;
   bool bias = false;
   bool relu = false;
   bool frozen = false;
-  /// The number of an earlier Linear whose weight it has too; -1: its own.
+  /// The number of an earlier Linear with the same weight, or -1.
   int tied_to = -1;
   bool checkpointed = false;
   int repeats = 1;  ///< How often its parts run, one after another.
@@ -36,20 +35,20 @@ struct PartSpec {
   std::vector<PartSpec> parts;
 };
 
-/// One call of FullyShard, or of Replicate. The factor that gradients are
-/// divided by divides the script's loss_factor.
+/// One call of FullyShard or of Replicate. The divisor of gradients divides the
+/// script's loss_factor.
 struct ShardSpec {
   std::vector<int> parts;  ///< One, or a list.
   fsdp::FullyShardOptions options;
   bool ignores_frozen = false;
   bool replicated = false;  ///< One part, by Replicate.
-  /// By mesh_of: vectors lie on the mesh's ranks in another shape.
+  /// Uses mesh_of to put vectors on the mesh's ranks in another shape.
   bool vectors_elsewhere = false;
   std::string text;  ///< Of the options.
 };
 
-/// What a program does. `part` is where it applies to one; those that are not
-/// sharded stand for the root.
+/// One call of the program, on part `part` if it applies to one. A part that is
+/// not sharded stands for the root.
 struct ScriptCall {
   enum class Kind : uint8_t {
     kForward,        ///< value: which batch; on: by ShardedModule::Run
@@ -83,7 +82,7 @@ struct ScriptCall {
     kMistake,            ///< value: which
     kUnshardInBackward,  ///< of parts whose backward needs no parameter
     kAccumulate,         ///< value: which batch; on: in shards
-    // Random scripts have none of the following.
+    // Random scripts do not contain the following.
     kForwardPart,  ///< of `part` by itself; value: which batch; on: with grad
     kNegate,  ///< the weights, as an update that the host does not wait for
     kExpectNoMemory,  ///< beyond what is held right after sharding
@@ -105,21 +104,20 @@ struct FsdpScript {
   std::vector<ShardSpec> shards;  ///< In order.
   std::vector<ScriptCall> calls;
   uint64_t adversarial_seed = 0;
-  /// Multiplies losses before their backward, so that no division leaves the
-  /// integers.
+  /// Multiplies losses before backward, so that divisions give integers.
   double loss_factor = 4;
   /// Bound of the relative error of gradients.
   float rounding = 0;
 
   int ranks() const;
-  /// Ranks that have the same part of the batch: those of the axis "tp".
+  /// Ranks with the same part of the batch: those of the axis "tp".
   int tp_ranks() const;
   int data_ranks() const { return ranks() / tp_ranks(); }
-  /// Whether the mesh replicates what it shards.
+  /// Returns whether the mesh replicates its shards.
   bool replicates() const { return axes.front().name == "replicate"; }
 };
 
-/// Follows from the seed.
+/// Returns the script of a seed.
 FsdpScript RandomFsdpScript(uint64_t seed, int num_calls);
 
 std::string ToString(const FsdpScript& script);

@@ -80,7 +80,7 @@ std::string FirstDifferenceApart(const FsdpScript& script) {
   const pid_t child = fork();
   CH_CHECK_GE(child, 0);
   if (child == 0) {
-    // What a failed check says is read there too.
+    // The pipe also receives the message of a failed check.
     dup2(ends[1], STDERR_FILENO);
     close(ends[0]);
     const std::string difference = FirstDifference(script);
@@ -106,7 +106,7 @@ FsdpScript Smallest(FsdpScript script) {
     if (fails) script = std::move(smaller);
     return fails;
   };
-  // Large pieces of the calls first, then ever smaller ones.
+  // Remove large pieces of the calls first, then smaller ones.
   for (size_t piece = script.calls.size(); piece > 0; piece /= 2) {
     for (size_t at = 0; at + piece <= script.calls.size();) {
       FsdpScript smaller = script;

@@ -3,10 +3,9 @@
 #define CROSSHATCH_TESTS_FSDP_SCRIPT_CONFORMANCE_H_
 
 /// \file
-/// Runs an FsdpScript on a mesh, and again on one rank that knows nothing of
-/// FSDP and keeps the books of what is reduced when. A call that makes no sense
-/// where it stands (a backward without a loss) does nothing in either, so a
-/// script stays one when calls are taken out of it.
+/// Runs an FsdpScript on a mesh, and on one rank with an oracle of what is
+/// reduced when. An invalid call (such as a backward without a loss) does
+/// nothing in either, so any subset of a script's calls is a valid script.
 
 #include <string>
 #include <vector>
@@ -17,8 +16,8 @@
 
 namespace crosshatch {
 
-/// What a rank saw of a call: losses, weights, gradients. Gradients that are
-/// not there are zeros.
+/// A rank's view of a call: losses, weights, gradients. Missing gradients are
+/// zeros.
 struct Observation {
   int call;
   std::string what;
@@ -26,7 +25,7 @@ struct Observation {
   friend bool operator==(const Observation&, const Observation&) = default;
 };
 
-/// Of a summon, which may be refused in mid-iteration.
+/// The result of a summon, which may be refused during an iteration.
 struct Summoned {
   int call;
   bool refused;
@@ -39,31 +38,32 @@ struct ScriptResult {
   std::vector<Summoned> summoned;
 };
 
-/// On one rank of a mesh. \error as RunOnMesh.
+/// Runs the script on one rank of a mesh.
+/// \error as RunOnMesh.
 absl::StatusOr<ScriptResult> RunOnRank(const FsdpScript& script, World& world);
 
-/// By rank. \error that of the run; kInternal where a call was refused, or
-/// taken, that should not have been, or ranks differ in what was.
+/// Returns the results by rank.
+/// \error any error of the run; kInternal if a call was wrongly refused or
+///     accepted, or ranks differ in that.
 absl::StatusOr<std::vector<ScriptResult>> RunOnMesh(const FsdpScript& script);
 
-/// What the ranks should have seen.
-/// \param summoned what summons gave on the mesh.
+/// Returns the expected results of the ranks.
+/// \param summoned the results of summons on the mesh
 absl::StatusOr<std::vector<ScriptResult>> RunOracle(
     const FsdpScript& script, const std::vector<Summoned>& summoned);
 
-/// "" if both give the same; else what went wrong first.
+/// Returns the first difference between the two, or "".
 std::string FirstDifference(const FsdpScript& script);
 
-/// Expects that every rank sees what it should, and reports where it does not
-/// on any engine. The script summons nothing.
+/// Expects equal results on every rank, on any engine. The script must not
+/// summon.
 void ExpectSameAsOracle(const FsdpScript& script);
 
-/// As FirstDifference, in a process of its own: a failed check is what went
-/// wrong too. No other thread runs meanwhile.
+/// Runs FirstDifference in a process of its own, so that a failed check is also
+/// a difference. No other thread may run meanwhile.
 std::string FirstDifferenceApart(const FsdpScript& script);
 
-/// The script, with which something goes wrong, without the calls and the
-/// options that it goes wrong without too.
+/// Returns a minimal script that still fails.
 FsdpScript Smallest(FsdpScript script);
 
 }  // namespace crosshatch

@@ -49,13 +49,13 @@ constexpr const char* kNames[] = {"forward",
                                   "expect_no_memory"};
 static_assert(std::size(kNames) == ScriptCall::kNumKinds);
 
-// How often each is drawn, in the order of the kinds.
+// Weights of the kinds of calls, in order.
 constexpr int kWeights[] = {16, 3, 16, 1, 8, 2, 2, 2, 4, 3, 3, 3, 4, 3, 2, 2,
                             2,  1, 1,  4, 2, 2, 3, 2, 2, 4, 2, 1, 1, 3, 2};
 static_assert(std::size(kWeights) == ScriptCall::kNumRandomKinds);
 
-// At most so many Linears one after another: what they compute stays below
-// 2^24, where float32 holds every integer.
+// The maximum of consecutive Linears, which keeps results below 2^24, where
+// float32 has every integer.
 constexpr int kMaxLinears = 5;
 constexpr int kMaxDepth = 3;
 
@@ -91,7 +91,7 @@ class Generator {
     return static_cast<size_t>(random_() % static_cast<uint64_t>(n));
   }
   int Number(int n) { return static_cast<int>(Below(n)); }
-  /// One time in n.
+  /// Returns true once in n times.
   bool Chance(int n) { return Below(n) == 0; }
 
   PartSpec Shift() {
@@ -112,7 +112,8 @@ class Generator {
     part.frozen = Chance(5);
     part.checkpointed = Chance(8);
     if (spread_ && !Chance(3)) {
-      // What is split is tied with nothing: uses would have to agree.
+      // A split weight is not tied, because all of its uses would have to
+      // agree.
       part.split =
           Chance(2) ? PartSpec::Split::kColumns : PartSpec::Split::kRows;
     } else if (!linears_.empty() && Chance(4)) {
@@ -152,11 +153,11 @@ class Generator {
     return root;
   }
 
-  // Of parts below `part`, whose number is `number`, then of it. \returns the
-  // number after the last below it.
+  // Shards parts below `part`, whose number is `number`, then `part`.
+  // \returns the number after the last part below it.
   int ShardBelow(const PartSpec& part, int number, FsdpScript& script) {
     int next = number + 1;
-    std::vector<int> apart;  // Neighbours that may become a list.
+    std::vector<int> apart;  // Siblings that may form a list.
     const auto take_list = [&] {
       if (apart.size() > 1 && Chance(2)) {
         script.shards.push_back(Shard(apart, script));

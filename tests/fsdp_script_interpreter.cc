@@ -52,7 +52,7 @@ class Interpreter final : public ScriptRunner {
       if (axis.name != "tp") data_axes.push_back(axis.name);
     }
     CH_ASSIGN_OR_RETURN(data_mesh_, mesh_->Slice(data_axes));
-    if (data_axes.back() == "cp") {  // FSDP has dp and cp as one axis.
+    if (data_axes.back() == "cp") {  // FSDP joins dp and cp to one axis.
       CH_ASSIGN_OR_RETURN(data_mesh_, data_mesh_->Flatten(data_axes, "joined"));
     }
     if (script().tp_ranks() > 1) CH_RETURN_IF_ERROR(Split());
@@ -299,7 +299,7 @@ class Interpreter final : public ScriptRunner {
   ShardedModule OfShard(int shard) { return *ShardedModule::Of(Module(shard)); }
   ShardedModule Of(int part) { return OfShard(shards().Of(part)); }
 
-  // Their roots.
+  // Returns the roots of the trees.
   std::set<int> Trees() const {
     std::set<int> roots;
     for (int s = 0; s < shards().count(); ++s) roots.insert(shards().TreeOf(s));
@@ -377,7 +377,7 @@ class Interpreter final : public ScriptRunner {
         /*recurse=*/false);
   }
 
-  // Errors that change nothing.
+  // Makes an erroneous call, which must change nothing.
   absl::Status Mistake(int which) {
     nn::Linear other(2, 2);
     nn::Module& root = *model().root;

@@ -3,7 +3,7 @@
 #define CROSSHATCH_TESTS_FSDP_SCRIPT_MODEL_H_
 
 /// \file
-/// The model of an FsdpScript, of small integers.
+/// The model of an FsdpScript, with small integers.
 
 #include <cstdint>
 #include <memory>
@@ -25,7 +25,7 @@ inline constexpr int64_t kScriptDim = 3;
 
 class ScriptPart final : public nn::Module {
  public:
-  /// \param parts takes this and all below, by their numbers.
+  /// \param parts receives this part and all below, by number
   ScriptPart(const PartSpec& spec, std::vector<ScriptPart*>& parts)
       : spec_(spec) {
     parts.push_back(this);
@@ -54,11 +54,11 @@ class ScriptPart final : public nn::Module {
 
   const PartSpec& spec() const { return spec_; }
   nn::Linear* linear() { return linear_.get(); }
-  /// Whether it computes with parameters itself.
+  /// Returns whether it has parameters of its own.
   bool has_parameters() const {
     return linear_ != nullptr || shift_ != nullptr;
   }
-  /// Whether the part around it leaves it out.
+  /// Sets whether the enclosing part skips it.
   void set_skipped(bool skipped) { skipped_ = skipped; }
 
  protected:

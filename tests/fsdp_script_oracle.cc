@@ -20,9 +20,9 @@
 namespace crosshatch {
 namespace {
 
-// All ranks in turn, on plain tensors. Of each parameter it knows the gradients
-// that no reduction took, those that are reduced but for the replicas, and
-// those to be seen.
+// Runs all ranks in turn on plain tensors. For each parameter it tracks
+// unreduced gradients, those that await the sum over replicas, and visible
+// ones.
 class Oracle final : public ScriptRunner {
  public:
   Oracle(const FsdpScript& script, std::vector<Summoned> summoned,
@@ -191,7 +191,7 @@ class Oracle final : public ScriptRunner {
         static_cast<size_t>(model().root->Parameters()[i]->data().numel()));
   }
 
-  // The summoned parameters, by the names that the part gives them.
+  // Returns the summoned parameters by their names in the part.
   std::vector<Entry> Entries(const ScriptCall& call, const Summoned& summoned) {
     std::map<const nn::Parameter*, std::string> names;
     for (const nn::NamedParameter& named :

@@ -3,7 +3,7 @@
 #define CROSSHATCH_TESTS_FSDP_SCRIPT_RUNNER_H_
 
 /// \file
-/// What a run of an FsdpScript on a mesh and one on one rank have in common.
+/// What a script's runs on a mesh and on one rank have in common.
 
 #include <algorithm>
 #include <cmath>
@@ -21,7 +21,7 @@
 
 namespace crosshatch {
 
-/// Which calls of FullyShard a setting is for, and which parameters each has.
+/// The FullyShard calls of a script, with their settings and parameters.
 class ScriptShards {
  public:
   ScriptShards(const FsdpScript& script, const ScriptModel& model)
@@ -46,7 +46,7 @@ class ScriptShards {
   int count() const { return static_cast<int>(below_.size()); }
   int root() const { return count() - 1; }
 
-  // The shard of part `part`, or the root's.
+  // Returns the shard of part `part`, or the root's.
   int Of(int part) const {
     for (int s = 0; s < count(); ++s) {
       const std::vector<int>& parts = At(s).parts;
@@ -58,7 +58,7 @@ class ScriptShards {
     return script_.shards[static_cast<size_t>(shard)];
   }
 
-  // It alone, or with all below that are of its tree.
+  // Returns the shard, or with `recurse` also those below it in its tree.
   std::vector<int> Reached(int shard, bool recurse) const {
     if (!recurse) return {shard};
     std::vector<int> reached;
@@ -70,11 +70,12 @@ class ScriptShards {
     return reached;
   }
 
-  // The root of the tree that it is of: what is replicated, and what is below
-  // that, are trees of their own.
+  // Returns the root of the shard's tree. A replicated part, and what is below
+  // it, are separate trees.
   int TreeOf(int shard) const { return trees_[static_cast<size_t>(shard)]; }
 
-  // Those of all parameters of `part` and below, and those of parts there.
+  // Returns the shards that own parameters of `part` and below, and those of
+  // parts there.
   std::set<int> Touched(int part) const {
     std::set<int> touched;
     nn::Module& module = *model_.parts[static_cast<size_t>(part)];
@@ -92,21 +93,21 @@ class ScriptShards {
     return touched;
   }
 
-  // The one that has it.
+  // Returns the shard that owns the parameter.
   int Owner(const nn::Parameter& parameter) const {
     int shard = 0;
     while (!Takes(shard, parameter)) ++shard;
     return shard;
   }
 
-  // Whether its gradients are summed over replicas on their own.
+  // Returns whether its gradients are summed over replicas separately.
   bool Replicates(int shard, const nn::Parameter& parameter) const {
     if (At(shard).replicated) return true;
     return script_.replicates() !=
            (At(shard).vectors_elsewhere && parameter.data().ndim() == 1);
   }
 
-  // Whether it has `parameter`, which no shard before it has.
+  // Returns whether it owns `parameter`: no previous shard does.
   bool Takes(int shard, const nn::Parameter& parameter) const {
     for (size_t i = 0; i < model_.parts.size(); ++i) {
       if (!model_.parts[i]->has_parameters()) continue;
@@ -128,7 +129,7 @@ class ScriptShards {
 
   int Tree(int shard) const {
     if (At(shard).replicated) return shard;
-    // The next above: of all that have it below, the one with the fewest parts.
+    // The parent: of all shards that contain it, the one with the fewest parts.
     int above = -1;
     for (int s = 0; s < count(); ++s) {
       if (s == shard || !Contains(s, shard)) continue;
@@ -146,8 +147,8 @@ class ScriptShards {
   std::vector<int> trees_;
 };
 
-/// Goes through the calls, takes those that make sense and keeps what it needs
-/// to know of the iteration to tell. A subclass does them.
+/// Iterates over the calls, skips invalid ones and tracks the state of the
+/// iteration to decide that. A subclass executes them.
 class ScriptRunner {
  public:
   explicit ScriptRunner(const FsdpScript& script)
@@ -177,7 +178,7 @@ class ScriptRunner {
     bool all_reduce = true;
     bool reshard_after_backward = true;
     bool reduce_unused = false;
-    double factor = 1;  // That gradients are divided by.
+    double factor = 1;  // Divisor of gradients.
   };
 
   struct ForwardCall {
@@ -194,12 +195,12 @@ class ScriptRunner {
   virtual absl::Status ClipValue() = 0;
   virtual absl::Status Norm() = 0;
   virtual absl::Status Compare() = 0;
-  // Two micro-batches from `batch` on.
+  // Accumulates two micro-batches, `batch` and the next.
   virtual absl::Status Accumulate(int batch, bool in_shards) = 0;
   virtual absl::Status Summon(const ScriptCall& call, bool must_succeed) = 0;
   virtual absl::Status Finalize() = 0;
   virtual absl::Status ExpectNoMemory() { return absl::OkStatus(); }
-  // What one rank knows nothing of.
+  // Executes a call that has no meaning on one rank.
   virtual absl::Status Tell(const ScriptCall&) { return absl::OkStatus(); }
 
   const FsdpScript& script() const { return script_; }
@@ -268,7 +269,8 @@ class ScriptRunner {
         return losses_ > 0 ? Reset() : absl::OkStatus();
       case ScriptCall::Kind::kStep:
         if (unsettled_) return absl::OkStatus();
-        // Else shards would change beneath gathered parameters, or graphs.
+        // Otherwise shards would change while parameters are gathered or in
+        // graphs.
         if (losses_ > 0 || gathered_) CH_RETURN_IF_ERROR(Reset());
         event_armed_ = event_armed_ || call.on;
         return Step(event_armed_);
@@ -296,7 +298,7 @@ class ScriptRunner {
       case ScriptCall::Kind::kReset:
         return Reset();
       case ScriptCall::Kind::kAccumulate:
-        // It refuses where gradients are kept from their reduction.
+        // FSDP refuses while gradients await their reduction.
         if (losses_ > 0 || !All(&Settings::sync)) return absl::OkStatus();
         event_armed_ = false;
         CH_RETURN_IF_ERROR(Accumulate(call.value % 50, call.on));
@@ -326,7 +328,7 @@ class ScriptRunner {
   }
 
   absl::Status DoSetting(const ScriptCall& call) {
-    // What waits for its reduction counts with the factor of its time.
+    // A pending gradient is divided by the divisor at its time.
     if (call.kind == ScriptCall::Kind::kDivide && (losses_ > 0 || pending_)) {
       return absl::OkStatus();
     }
@@ -394,8 +396,7 @@ class ScriptRunner {
     if (losses_ > 0) return absl::OkStatus();
     const std::vector<nn::Parameter*> all = model_.root->Parameters();
     const size_t index = static_cast<size_t>(call.value) % all.size();
-    // Those of the head are trained throughout, and what FullyShard was told to
-    // ignore is frozen throughout.
+    // The head is always trained, and ignored parameters are always frozen.
     for (const nn::Parameter* p : model_.parts.back()->Parameters()) {
       if (p == all[index]) return absl::OkStatus();
     }
@@ -407,8 +408,8 @@ class ScriptRunner {
     return absl::OkStatus();
   }
 
-  // Whether ranks may differ in running `part`. Not where it is all that runs
-  // of a tree.
+  // Returns whether ranks may differ in running `part`. They may not if it is
+  // all that runs of a tree.
   bool MayDiffer(int part) const {
     for (const int shard : shards_.Touched(part)) {
       if (!settings(shard).reduce_unused) return false;
@@ -445,16 +446,16 @@ class ScriptRunner {
   const ScriptShards shards_;
   std::vector<Settings> settings_;  // By shard.
   const std::vector<bool> frozen_ = FrozenAtFirst();
-  std::vector<uint32_t> skipped_ =
-      std::vector<uint32_t>(model_.parts.size(), 0);  // By part: ranks.
+  std::vector<uint32_t> skipped_ = std::vector<uint32_t>(
+      model_.parts.size(), 0);  // By part: ranks that skip it.
   int call_ = 0;
-  int losses_ = 0;        // Without their backward yet.
-  bool pending_ = false;  // Gradients may wait for a reduction.
-  // Those of some group may, since a later backward may not reach that group;
-  // they are neither measured nor clipped then.
+  int losses_ = 0;        // Without their backward so far.
+  bool pending_ = false;  // Gradients may await a reduction.
+  // Gradients of some group may, because a later backward may not reach it.
+  // They are neither measured nor clipped then.
   bool unreduced_ = false;
-  bool gathered_ = false;   // Something may be.
-  bool unsettled_ = false;  // Compute has not waited for reductions.
+  bool gathered_ = false;   // Parameters may be gathered.
+  bool unsettled_ = false;  // The compute stream has not waited for reductions.
   bool event_armed_ = false;
   bool last_ = true;
   bool manual_ = false;

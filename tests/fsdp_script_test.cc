@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// Random programs that use FSDP see on every mesh, to the bit, what they see
-/// on one rank: the calls of ScriptCall in any order, the options that
-/// AllAreDrawn lists, beside replicated parts and tensor-parallel ones. What is
-/// no matter of exact integers is left to others: ClipGradNorm that clips
+/// Random programs that use FSDP: every mesh gives the bits of one rank. They
+/// contain the calls of ScriptCall in any order, the options that AllAreDrawn
+/// lists, and replicated and tensor-parallel parts. Other tests cover what is
+/// not exact or not random: ClipGradNorm that clips
 /// (nn/optim/clip_grad_test.cc), buffers (fsdp/tests/buffers_test.cc), meshes
-/// of a part of the ranks (fsdp/tests/mesh_of_test.cc). CROSSHATCH_FUZZ_SEED
-/// chooses other programs; CROSSHATCH_FUZZ_SCRIPTS says how many.
+/// of some of the ranks (fsdp/tests/mesh_of_test.cc). CROSSHATCH_FUZZ_SEED and
+/// CROSSHATCH_FUZZ_SCRIPTS set the first seed and the number of programs.
 
 #include "crosshatch/tests/fsdp_script.h"
 
@@ -45,8 +45,7 @@ TEST(FsdpScriptTest, AMeshSeesWhatOneRankSees) {
   }
 }
 
-// A generator whose scripts do nothing would find nothing: they see losses,
-// weights that were stepped and gradients.
+// Scripts must have effects: losses, changed weights and gradients.
 TEST(FsdpScriptTest, ScriptsDoWhatTheyAreFor) {
   int stepped = 0;
   for (uint64_t seed = 0; seed < 20; ++seed) {
@@ -57,7 +56,7 @@ TEST(FsdpScriptTest, ScriptsDoWhatTheyAreFor) {
     const auto at_first = RunOnMesh(nothing);
     ASSERT_TRUE(seen.ok()) << seen.status();
     ASSERT_TRUE(at_first.ok()) << at_first.status();
-    // The last to be seen are the weights.
+    // The last observation is the weights.
     const auto& end = seen->front().observations;
     const auto& begin = at_first->front().observations;
     for (size_t i = 1; i <= begin.size(); ++i) {

@@ -2,7 +2,7 @@
 
 /// \file
 /// Scenarios of FSDP on adversarial streams, which run apart and free memory
-/// early. CROSSHATCH_FUZZ_STREAM_SEEDS: the number of seeds.
+/// early. CROSSHATCH_FUZZ_STREAM_SEEDS sets the number of seeds.
 
 #include <cstdint>
 

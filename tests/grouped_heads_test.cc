@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Grouped queries on any number of ranks: fewer key heads than ranks, fewer
-// heads than ranks, projections apart or merged, for Llama and for a model of a
-// program's own, with and without FSDP. Three steps of AdamW give what one rank
-// gets, and where key heads have copies nothing is gathered for them.
+/// \file
+/// Grouped queries on any number of ranks: fewer key heads or fewer heads than
+/// ranks, separate and merged projections, Llama and a program's own model,
+/// with and without FSDP. Three steps of AdamW equal those of one rank, and
+/// replicated key heads need no gather.
 
 #include <algorithm>
 #include <cmath>
@@ -49,16 +50,16 @@ struct Case {
   int64_t kv_heads;
   int fsdp;
   int tp;
-  /// Llama: nothing may be redistributed that no style announces, and so no
-  /// keys are gathered.
+  /// Whether implicit redistributions are forbidden, for Llama. Then no keys
+  /// are gathered.
   bool forbids = true;
 };
 
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
 // [grouped_attention]
-// Attention of a program's own. Heads are counted on what the projections give:
-// a rank has those of its own.
+// A program's own attention. It derives the number of heads from the outputs of
+// its projections, because a rank has only some of them.
 class Attention final : public nn::Module {
  public:
   Attention(int64_t dim, int64_t heads, int64_t kv_heads, int64_t width)
@@ -92,8 +93,9 @@ class Attention final : public nn::Module {
   nn::Linear out_;
 };
 
-// The query heads that share a key head stay together; if there are more ranks
-// than key heads, query heads are split one by one and key heads replicated.
+// Returns a plan that keeps the query heads of a key head together. With more
+// ranks than key heads, it splits query heads individually and replicates key
+// heads.
 tp::ParallelPlan PlanOf(int64_t heads, int64_t kv_heads, int64_t width) {
   const int64_t group = heads / kv_heads * width;
   const tp::Style keys =
@@ -107,8 +109,8 @@ tp::ParallelPlan PlanOf(int64_t heads, int64_t kv_heads, int64_t width) {
 }
 // [/grouped_attention]
 
-// With one projection to queries, keys and values, whose rows come one part
-// after the other or by units: the queries of a key head, the key, the value.
+// Merges queries, keys and values in one projection. Its rows are in three
+// blocks, or in units of a key head's queries, the key and the value.
 class MergedAttention final : public nn::Module {
  public:
   explicit MergedAttention(const Case& c)
@@ -155,7 +157,7 @@ class MergedAttention final : public nn::Module {
   nn::Linear out_;
 };
 
-// Gate and up are merged by units; the norms are left to the rest.
+// Gate and up are merged by units. The norms have no style.
 class OwnModel final : public nn::Module {
  public:
   explicit OwnModel(const Case& c) {
@@ -238,8 +240,7 @@ absl::Status Spread(const Case& c, const DeviceMesh& mesh, nn::Module& model) {
                           {.extension = DTensorExtensions::Create()});
 }
 
-// Rows of three are on the first of two FSDP ranks, two of them, and one on the
-// second.
+// The first of two FSDP ranks has two of the three rows, the second has one.
 Tensor Tokens(int64_t begin, int64_t end, int64_t shift) {
   constexpr int64_t kLength = 5;
   std::vector<int32_t> ids;
@@ -251,8 +252,8 @@ Tensor Tokens(int64_t begin, int64_t end, int64_t shift) {
 
 using Values = std::vector<std::vector<float>>;
 
-// Losses of three steps, then the weights. AdamW's eps is large, so that what
-// gradients differ by does not grow where they are near 0.
+// Returns the losses of three steps, then the weights. AdamW's large eps keeps
+// differences of small gradients small.
 absl::StatusOr<Values> Train(nn::Module& model,
                              const std::optional<DeviceMesh>& fsdp) {
   int64_t begin = 0;
@@ -287,8 +288,8 @@ absl::StatusOr<Values> Train(nn::Module& model,
   return values;
 }
 
-// Gradients below 1 are off by sums of some 200 products in other orders; a
-// step's update by that over eps.
+// Gradients are below 1, sums of some 200 products in different orders. An
+// update divides that error by eps.
 constexpr double kGradientError = 200 * 0x1p-24;
 constexpr double kTolerance = 3 * 0.01 * kGradientError / 0.01 + 0x1p-20;
 
@@ -333,7 +334,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"llama_kv1_tp4", Kind::kLlama, 4, 1, 1, 4},
         Case{"llama_kv2_fsdp2_tp4", Kind::kLlama, 8, 2, 2, 4},
         Case{"llama_kv1_fsdp2_tp3", Kind::kLlama, 3, 1, 2, 3},
-        // Ranks that share queries otherwise take keys from others.
+        // Ranks that share queries in other ways gather keys.
         Case{"llama_kv2_tp3", Kind::kLlama, 4, 2, 1, 3, false},
         Case{"llama_heads2_fsdp2_tp4", Kind::kLlama, 2, 1, 2, 4, false},
         Case{"apart_kv2_tp4", Kind::kApart, 4, 2, 1, 4},

@@ -25,10 +25,11 @@ namespace {
 
 using checkpoint::SafetensorsFile;
 
-// The stated bounds: relative for losses and norms, absolute for weights.
+// The bounds of tests/conformance: relative for losses and norms, absolute for
+// weights.
 constexpr double kLossBound = 2e-6;
 constexpr double kNormBound = 5e-5;
-constexpr double kWeightBound = 2e-5;  // of 99.9 % of the elements
+constexpr double kWeightBound = 2e-5;  // For 99.9 % of the elements.
 constexpr double kWorstWeightBound = 5e-4;
 
 std::string DirOf(const std::string& model) {
@@ -44,7 +45,7 @@ std::vector<nlohmann::json> ReadLines(const std::string& path) {
   return lines;
 }
 
-// All weights of a file, tensors in the order of their names.
+// Reads all weights of a file, in the order of tensor names.
 std::vector<float> AllWeights(const std::string& path) {
   const auto file = SafetensorsFile::Open(path);
   EXPECT_TRUE(file.ok()) << file.status();

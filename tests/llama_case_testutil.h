@@ -8,10 +8,9 @@
 
 namespace crosshatch {
 
-/// Trains a model of tests/conformance/llama ("gqa", "tied") on `mesh` (as
-/// "fsdp:2,tp:2") as train_lm does, and expects the losses, norms and final
-/// weights of the reference, within the bounds that tests/conformance states
-/// for all implementations.
+/// Trains a model of tests/conformance/llama ("gqa", "tied") on `mesh` (such as
+/// "fsdp:2,tp:2") as train_lm does. Expects the losses, norms and final weights
+/// of the reference within the bounds of tests/conformance.
 void ExpectTrainsAsTheReferenceDoes(const std::string& model,
                                     const std::string& mesh,
                                     const JobOptions& run = {});

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A trained Llama, by FSDP over tensor parallelism, with its optimizer in
-// checkpoints: they hold the same whatever the mesh, and any other mesh reads
-// them.
+/// \file
+/// Checkpoints of a Llama and its optimizer, trained with FSDP over tensor
+/// parallelism: their content does not depend on the mesh, and any other mesh
+/// loads them.
 
 #include <cstddef>
 #include <cstdint>
@@ -34,8 +35,8 @@ nn::LlamaConfig Config() {
       .dim = 32, .layers = 1, .heads = 8, .kv_heads = 2, .ffn = 7, .vocab = 11};
 }
 
-// FSDP over tensor parallelism; copies of both along "replicate", if there is
-// such an axis. What other axes there are have a model in each slice.
+// Applies FSDP over tensor parallelism, with replicas along "replicate" if that
+// axis exists. Each slice along other axes has its own model.
 absl::Status Spread(const DeviceMesh& mesh, nn::Llama& model) {
   CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
   std::vector<std::string> data_axes = {"fsdp"};
@@ -49,7 +50,7 @@ absl::Status Spread(const DeviceMesh& mesh, nn::Llama& model) {
                           {.extension = DTensorExtensions::Create()});
 }
 
-// Sizes that meshes below do not divide.
+// Returns a config with sizes that the meshes do not divide.
 nn::LlamaConfig UnevenConfig(bool tied) {
   nn::LlamaConfig config = {.dim = 30,
                             .layers = 1,
@@ -62,7 +63,7 @@ nn::LlamaConfig UnevenConfig(bool tied) {
   return config;
 }
 
-// A training on `mesh` whose parameters have no values yet.
+// Creates a run on `mesh` whose parameters have no values yet.
 absl::Status Begin(const DeviceMesh& mesh, LlamaTraining& run) {
   CH_RETURN_IF_ERROR(Spread(mesh, run.model));
   run.Begin();
@@ -71,8 +72,8 @@ absl::Status Begin(const DeviceMesh& mesh, LlamaTraining& run) {
 
 class LlamaCheckpointTest : public ::testing::TestWithParam<bool> {};
 
-// From mesh to mesh, each of which writes what it has read: parameters and
-// moments, twelve pairs of meshes of one to four axes.
+// Saves and loads parameters and moments over twelve pairs of meshes with one
+// to four axes.
 TEST_P(LlamaCheckpointTest, GoesFromMeshToMeshUnchanged) {
   const bool tied = GetParam();
   const std::vector<MeshAxes> meshes = {
@@ -115,7 +116,7 @@ TEST_P(LlamaCheckpointTest, GoesFromMeshToMeshUnchanged) {
   }
 }
 
-// Four steps, and two, a checkpoint and two more on the same mesh.
+// Four steps, compared with two, a checkpoint and two more on the same mesh.
 TEST_P(LlamaCheckpointTest, GoesOnInTheSameBits) {
   const bool tied = GetParam();
   const std::string dir = FreshDir(absl::StrCat("on", tied));
@@ -151,7 +152,7 @@ INSTANTIATE_TEST_SUITE_P(Tied, LlamaCheckpointTest, ::testing::Bool(),
                            return info.param ? "tied" : "untied";
                          });
 
-// Key heads of which ranks hold copies are in a checkpoint once.
+// A checkpoint contains replicated key heads once.
 
 using Values = std::vector<std::vector<float>>;
 

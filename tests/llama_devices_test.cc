@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// Trains the models of tests/conformance/llama on two meshes, which are few
-/// enough for emulated devices in the gate. llama_mesh_test has all meshes.
+/// Trains the models of tests/conformance/llama on two meshes, few enough for
+/// emulated devices. llama_mesh_test uses all meshes.
 
 #include "crosshatch/tests/llama_case_testutil.h"
 #include "gtest/gtest.h"

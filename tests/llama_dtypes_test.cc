@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Llama under every policy of dtypes that FullyShardOptions can say.
+/// \file
+/// Llama with every dtype policy of FullyShardOptions.
 
 #include <algorithm>
 #include <cmath>
@@ -39,8 +40,8 @@ nn::LlamaConfig Small() {
           .initializer_stddev = 0.2};
 }
 
-// Which module's parameters are kept in float32, by the end of their names, and
-// which calls get the output dtype.
+// The modules whose parameters stay in float32, by the suffix of their names,
+// and the calls with the output dtype.
 struct Policy {
   std::string in_float32;
   bool output_of_blocks = false;
@@ -59,7 +60,7 @@ bool EndsWith(const std::string& name, const std::string& end) {
          name.compare(name.size() - end.size(), end.size(), end) == 0;
 }
 
-// What rank 0 gets of a forward and its backward.
+// Returns rank 0's result of a forward and backward.
 Result Train(const std::vector<MeshAxis>& axes, const Policy& policy) {
   Result result;
   OnMesh(axes, [&](const DeviceMesh& mesh) -> absl::Status {
@@ -95,7 +96,7 @@ Result Train(const std::vector<MeshAxis>& axes, const Policy& policy) {
       CH_RETURN_IF_ERROR(nn::CheckpointActivations(model));
     CH_RETURN_IF_ERROR(shard(model, policy.output_of_root));
     CH_RETURN_IF_ERROR(model.Materialize({.seed = 5}));
-    // The same rows on all ranks: what ranks differ in is what they hold.
+    // The same rows on all ranks, so only shards differ.
     const std::vector<int32_t> ids = {0, 3, 10, 7, 7, 2, 9, 4, 1, 5};
     const Tensor logits = model.Forward(FromValues<int32_t>({2, 5}, ids));
     CH_RETURN_IF_ERROR(Backward(Sum(Tanh(logits))));
@@ -119,8 +120,8 @@ double LargestOf(const std::vector<float>& values) {
   return largest;
 }
 
-// By bfloat16's unit of 2^-8, and some 20 roundings one after another in either
-// run, of values no larger than the largest.
+// Some 20 consecutive roundings of 2^-8 in either run, relative to the largest
+// value.
 void ExpectNear(const std::vector<float>& a, const std::vector<float>& b) {
   ASSERT_EQ(a.size(), b.size());
   const double bound = 40 * 0x1p-8 * std::max(LargestOf(a), LargestOf(b));
@@ -132,7 +133,6 @@ const std::vector<std::vector<MeshAxis>> kMeshes = {
 
 class LlamaDTypesTest : public ::testing::TestWithParam<std::string> {};
 
-// Any parameter may be kept in float32 in a model that computes in bfloat16.
 TEST_P(LlamaDTypesTest, KeepsAnyParameterWide) {
   const Result plain = Train(kMeshes[0], {});
   for (const std::vector<MeshAxis>& axes : kMeshes) {
@@ -157,8 +157,8 @@ INSTANTIATE_TEST_SUITE_P(
       return name;
     });
 
-// One value of the options may serve all calls: what leaves the model is cast,
-// once, and is to the bit what the root's alone gives.
+// One options value may serve all calls: only the model's outputs are cast,
+// with the bits of setting it on the root alone.
 TEST(LlamaDTypesTest, CastsWhatLeavesTheOutermost) {
   CH_SKIP_ON(TestEngine::kMpi, "reads what other ranks wrote to its variables");
   for (const std::vector<MeshAxis>& axes : kMeshes) {
@@ -180,7 +180,7 @@ TEST(LlamaDTypesTest, CastsWhatLeavesTheOutermost) {
         if (in_float32.empty()) {
           EXPECT_EQ(root.logits, none.logits);
         }
-        // Of blocks alone: the head takes what they give.
+        // Set on blocks only: the head receives their outputs.
         const Result blocks = Train(axes, {.in_float32 = in_float32,
                                            .output_of_blocks = true,
                                            .checkpointed = checkpointed});

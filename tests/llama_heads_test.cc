@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// How Llama's heads lie on the ranks of tensor parallelism: any number of
-// query heads and key heads on any number of ranks.
+/// \file
+/// Llama's heads under tensor parallelism: any number of query heads and key
+/// heads on any number of ranks.
 
 #include <algorithm>
 #include <cmath>
@@ -53,14 +54,13 @@ absl::StatusOr<Values> LogitsAndGradients(nn::Llama& model) {
   return values;
 }
 
-// Sums of at most some 100 products in other orders.
+// Sums of at most some 100 products in different orders.
 constexpr double kRoundings = 200;
 
 tp::ParallelPlan Plan(const nn::LlamaConfig& config, bool local_outputs) {
   tp::ParallelPlan plan = tp::LlamaPlan(config);
   if (!local_outputs) return plan;
-  // Each rank's own heads as plain tensors, as attention kernels of a program's
-  // own want them.
+  // Each rank's heads are plain tensors, for a program's own attention kernel.
   for (auto& [pattern, style] : plan) {
     if (pattern == "layers.*.self_attn.q_proj") {
       style = tp::ColwiseParallel(
@@ -93,7 +93,7 @@ TEST_P(LlamaHeadsTest, ComputesWhatOneRankComputes) {
            CH_RETURN_IF_ERROR(
                tp::ParallelizeModule(model, mesh, Plan(config, local_outputs)));
            CH_RETURN_IF_ERROR(model.Materialize({.seed = 0}));
-           // Keys that come from other ranks come as the plan says.
+           // Keys are gathered only where the plan says so.
            std::optional<ForbidImplicitRedistribution> forbid;
            if (!local_outputs) forbid.emplace();
            CH_ASSIGN_OR_RETURN(const Values got, LogitsAndGradients(model));
@@ -102,8 +102,8 @@ TEST_P(LlamaHeadsTest, ComputesWhatOneRankComputes) {
          });
 }
 
-// A rank's cache holds the keys and values of its own heads, whatever is cached
-// at a time, and stands for the tokens before.
+// A rank's cache has the keys and values of its own heads, for any number of
+// tokens per call.
 TEST_P(LlamaHeadsTest, AreCachedWhereTheyLie) {
   const auto& [kv_heads, group, ranks, local_outputs] = GetParam();
   const nn::LlamaConfig config = Config(kv_heads * group, kv_heads);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What the styles of LlamaPlan announce is all that communicates: a step with
-// implicit redistributions forbidden runs, alone and beneath FSDP. So does one
-// that keeps the inputs of attention and MLP, which all ranks of tp have alike,
-// in parts.
+/// \file
+/// With LlamaPlan, a step runs with implicit redistributions forbidden, also
+/// beneath FSDP and with SplitSavedActivations for the inputs of attention and
+/// MLP.
 
 #include <cstddef>
 #include <cstdint>
@@ -63,7 +63,7 @@ TEST_P(LlamaImplicitTest, NothingIsHidden) {
         const ForbidImplicitRedistribution forbid;
         const Tensor ids =
             FromValues<int32_t>({2, 5}, {0, 3, 10, 7, 7, 2, 9, 4, 1, 5});
-        // Twice: the second one adds to gradients that are there.
+        // The second iteration adds to existing gradients.
         for (int i = 0; i < 2; ++i) {
           CH_RETURN_IF_ERROR(Backward(CrossEntropy(model.Forward(ids), ids)));
         }
@@ -86,7 +86,8 @@ INSTANTIATE_TEST_SUITE_P(
                           std::get<2>(info.param) ? "_bf16" : "");
     });
 
-// The gradients of a step, and what the graph keeps from forward to backward.
+// The gradients of a step, and the bytes that the graph keeps between forward
+// and backward.
 struct Outcome {
   std::vector<std::vector<float>> gradients;
   int64_t kept_bytes = 0;
@@ -109,7 +110,7 @@ absl::StatusOr<Outcome> StepOf(const DeviceMesh& mesh, bool splits,
   }
   if (shards) CH_RETURN_IF_ERROR(fsdp::FullyShard(model, data, options));
   CH_RETURN_IF_ERROR(model.Materialize({.seed = 7}));
-  // Other tokens on each rank of the data.
+  // Different tokens on each data-parallel rank.
   std::vector<int32_t> ids = {0, 3, 10, 7, 7, 2, 9, 4, 1, 5};
   for (int32_t& id : ids) id = (id + 2 * *data.index(0)) % 11;
   const Tensor tokens = FromValues<int32_t>({2, 5}, ids);
@@ -135,8 +136,8 @@ TEST_P(SplitSavedLlamaTest, GivesTheSameBitsAndKeepsLess) {
     CH_ASSIGN_OR_RETURN(const Outcome whole, StepOf(mesh, false, GetParam()));
     CH_ASSIGN_OR_RETURN(const Outcome split, StepOf(mesh, true, GetParam()));
     CH_EXPECT_EQ(split.gradients, whole.gradients);
-    // In each block two inputs f32 [2, 5, 8] are the same on both ranks, and
-    // each keeps 3 or 2 of the 5 positions, or half of the 8 features.
+    // In each block two inputs f32 [2, 5, 8] are equal on both ranks. Each rank
+    // keeps 3 or 2 of the 5 positions, or half of the 8 features.
     CH_EXPECT_EQ(whole.kept_bytes - split.kept_bytes, 2 * 2 * 2 * 5 * 4 * 4);
     return absl::OkStatus();
   });

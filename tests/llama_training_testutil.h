@@ -16,15 +16,15 @@
 
 namespace crosshatch {
 
-/// One rank's part of a training that is kept in checkpoints: a model and its
+/// One rank's state of a training run with checkpoints: a model and its
 /// optimizer.
 struct LlamaTraining {
-  /// \param config of 11 tokens at least.
+  /// \param config needs at least 11 tokens
   explicit LlamaTraining(const nn::LlamaConfig& config) : model(config) {}
 
-  /// Makes the optimizer and the state; the model has been spread.
+  /// Creates the optimizer and the state, after the model is distributed.
   void Begin();
-  /// On one batch, the same on all ranks and at each step.
+  /// Trains on one batch, the same on all ranks and in each step.
   absl::Status Step();
 
   nn::Llama model;
@@ -33,7 +33,7 @@ struct LlamaTraining {
   std::optional<nn::CombinedState> state;
 };
 
-/// Hashes of the tensors of the checkpoint in `dir`, by name.
+/// Returns hashes of the tensors of the checkpoint in `dir`, by name.
 absl::StatusOr<std::map<std::string, uint64_t>> HashesOf(
     const std::string& dir);
 

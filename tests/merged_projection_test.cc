@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Projections merged into one matrix, as many models come: q, k and v, or gate
-// and up. Under tensor parallelism each part stays split by heads, whichever
-// way they are merged, as on one rank; nothing is gathered.
+/// \file
+/// Projections merged into one matrix, as in many models: q, k and v, or gate
+/// and up. Under tensor parallelism each part stays split by heads for either
+/// order of rows, and nothing is gathered.
 
 #include <algorithm>
 #include <cmath>
@@ -34,7 +35,7 @@ struct Case {
   int64_t heads;
   int64_t kv_heads;
   int ranks;
-  /// Rows of q, k and v alternate by heads; else one after the other.
+  /// Rows of q, k and v alternate by head; otherwise they are three blocks.
   bool by_units;
 };
 
@@ -61,7 +62,7 @@ class Attention final : public nn::Module {
             {"out", tp::RowwiseParallel({.unit = group * kWidth})}};
   }
 
-  // How each part lies, of the last forward.
+  // Returns the layouts of the parts in the last forward.
   const std::vector<std::string>& layouts() const { return layouts_; }
 
  protected:
@@ -93,8 +94,8 @@ class Attention final : public nn::Module {
   std::vector<std::string> layouts_;
 };
 
-// Results and gradients; what moves for the former is counted before they are
-// made whole.
+// Computes results and gradients. Counts the communication of the results
+// before gathering them.
 absl::Status StepOf(nn::Module& model, TensorList& results) {
   Tensor x = SmallIntegers({2, 5, kDim}, 1);
   x.set_requires_grad(true);
@@ -113,7 +114,7 @@ Values WholeOf(const TensorList& results) {
   return values;
 }
 
-// Sums of at most some 60 products in other orders.
+// Sums of at most some 60 products in different orders.
 constexpr double kRoundings = 200;
 
 int64_t Calls(const DeviceMesh& mesh, CollectiveKind kind) {
@@ -225,7 +226,7 @@ TEST(MergedGateTest, StaysSplit) {
   }
 }
 
-// Weights that come in a row are brought into units, and back, exactly.
+// Weights in blocks convert to units and back exactly.
 TEST(MergedProjectionWeightsTest, ChangeTheirOrder) {
   const Tensor q = SmallIntegers({6, 2}, 1);
   const Tensor k = SmallIntegers({3, 2}, 2);

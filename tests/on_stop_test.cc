@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// A program that is told to stop writes a checkpoint in RunOptions::on_stop,
-/// from which another run goes on as if nothing had been.
+/// A stopped program writes a checkpoint in RunOptions::on_stop, and another
+/// run continues from it with the same results.
 
 #include <csignal>
 #include <cstdint>
@@ -42,11 +42,11 @@ absl::Status SetUp(World& world, LlamaTraining& run) {
   return absl::OkStatus();
 }
 
-/// The rank's own, a thread or a process: on_stop finds it when the rank's
-/// function has returned.
+/// One per rank, which is a thread or a process. on_stop reads it after the
+/// rank's function has returned.
 thread_local std::optional<LlamaTraining> training;
 
-/// Trains until it is stopped, by a signal that rank 1 gets.
+/// Trains until a signal to rank 1 stops the job.
 absl::Status TrainUntilStopped(World& world) {
   training.emplace(kConfig);
   CH_RETURN_IF_ERROR(SetUp(world, *training));
@@ -58,8 +58,8 @@ absl::Status TrainUntilStopped(World& world) {
   }
 }
 
-/// Goes on from `from`, or begins, for `steps` steps.
-/// \returns what is saved to `to` then.
+/// Continues from `from`, or begins, for `steps` steps.
+/// \returns hashes of what it saves to `to`.
 std::map<std::string, uint64_t> Train(const std::string& from, int steps,
                                       const std::string& to) {
   const auto run_rank = [&](World& world) -> absl::Status {
@@ -77,7 +77,8 @@ std::map<std::string, uint64_t> Train(const std::string& from, int steps,
   return hashes.value_or(std::map<std::string, uint64_t>());
 }
 
-/// The rank of this process under mpirun, where one job is all that it runs.
+/// Returns the rank of this process under mpirun, where a process can run only
+/// one job.
 std::optional<int> ProcessRank() {
   const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
   if (rank == nullptr) return std::nullopt;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Models as a user writes them, of the parts of nn/ alone: an encoder-decoder
-// with cross-attention over a convolution stem, and a GPT, both with merged
-// projections and dropout everywhere. Training is that of one rank on every
-// mesh, and one that is stopped and resumed has the bits of one that was not.
+/// \file
+/// Models of a user, built from nn/: an encoder-decoder with cross-attention
+/// over a convolution stem, and a GPT, with merged projections and dropout.
+/// Training equals one rank's on every mesh, and a resumed run has the bits of
+/// an uninterrupted one.
 
 #include <cstdint>
 #include <memory>
@@ -45,7 +46,7 @@ constexpr int64_t kSound = 9;  // Samples of a row.
 constexpr int64_t kChannels = 2;
 constexpr int64_t kVocab = 7;
 constexpr int64_t kDim = 6;
-constexpr int64_t kWidth = 2;  // Of a head, of which there are three.
+constexpr int64_t kWidth = 2;  // Of each of the three heads.
 constexpr double kDrop = 0.25;
 
 nn::LinearOptions Options() { return {.stddev = 0.3}; }
@@ -54,7 +55,7 @@ Tensor Heads(const Tensor& t) {
   return View(t, {t.size(0), t.size(1), t.size(2) / kWidth, kWidth});
 }
 
-// x [B, T, dim] attends to itself: q, k and v by one matrix.
+// Self-attention of x [B, T, dim]: q, k and v by one matrix.
 class SelfAttention final : public nn::Module {
  public:
   explicit SelfAttention(bool causal) : causal_(causal) {}
@@ -78,8 +79,8 @@ class SelfAttention final : public nn::Module {
   nn::Linear& out_ = Make<nn::Linear>("out", kDim, kDim, Options());
 };
 
-// (x [B, T, dim], memory [B, S, dim], bool [B, 1, 1, S]): x attends to those of
-// the memory where the mask is true.
+// (x [B, T, dim], memory [B, S, dim], bool [B, 1, 1, S]): x attends to the
+// memory where the mask is true.
 class CrossAttention final : public nn::Module {
  public:
   const char* type_name() const override { return "CrossAttention"; }
@@ -102,7 +103,7 @@ class CrossAttention final : public nn::Module {
   nn::Linear& out_ = Make<nn::Linear>("out", kDim, kDim, Options());
 };
 
-// x, and where it attends to a memory too, the memory and its mask.
+// Takes x and, with cross-attention, the memory and its mask.
 class Block final : public nn::Module {
  public:
   Block(bool causal, bool crosses)
@@ -136,7 +137,8 @@ class Block final : public nn::Module {
   nn::Linear& down_ = Make<nn::Linear>("down", 11, kDim, Options());
 };
 
-// (tokens [B, T], sound [B, channels, samples], bool [B, 1, 1, S]) to logits.
+// Computes logits from (tokens [B, T], sound [B, channels, samples], bool [B,
+// 1, 1, S]).
 class EncoderDecoder final : public nn::Module {
  public:
   const char* type_name() const override { return "EncoderDecoder"; }
@@ -161,7 +163,7 @@ class EncoderDecoder final : public nn::Module {
   nn::Linear& head_ = Make<nn::Linear>("head", kDim, kVocab, Options());
 };
 
-// Tokens [B, T] to logits.
+// Computes logits from tokens [B, T].
 class Gpt final : public nn::Module {
  public:
   const char* type_name() const override { return "Gpt"; }
@@ -185,7 +187,7 @@ std::unique_ptr<nn::Module> MakeModel(bool gpt) {
   return std::make_unique<EncoderDecoder>();
 }
 
-// Rows [begin, end) of the batch, all that both models take.
+// Returns rows [begin, end) of the batch, with the inputs of both models.
 TensorList Rows(int64_t begin, int64_t end) {
   std::vector<int32_t> ids;
   for (int32_t i = 0; i < kRows * kTime; ++i) {
@@ -202,7 +204,7 @@ TensorList Rows(int64_t begin, int64_t end) {
   return rows;
 }
 
-// What a program holds of a run.
+// The state of a run.
 struct Training {
   explicit Training(nn::Module& model)
       : module(model),
@@ -211,14 +213,15 @@ struct Training {
                   {.lr = 0.2, .momentum = 0.9, .nesterov = true}),
         ema(model.Parameters(), {.decay = 0.75}) {}
 
-  // Steps [first, last): the losses of this rank's rows, its shares of the
-  // batch's mean.
+  // Takes steps [first, last). Returns the losses of this rank's rows, as
+  // shares of the batch's mean.
   absl::StatusOr<std::vector<double>> Steps(uint64_t first, uint64_t last,
                                             const TensorList& rows) {
     std::vector<double> losses;
     for (uint64_t step = first; step < last; ++step) {
       nn::SetDropoutStep(module, 11, step);
-      // Label smoothing, by a sum that needs no count of other ranks' rows.
+      // With label smoothing, as a sum that does not depend on the row count of
+      // other ranks.
       const Tensor loss =
           nn::CrossEntropyLoss(
               module.Call(rows).front(), rows[0],
@@ -234,7 +237,7 @@ struct Training {
     return losses;
   }
 
-  // Parameters and averages, whole.
+  // Gathers parameters and averages.
   Values All() {
     Values all;
     for (size_t i = 0; i < optimizer.parameters().size(); ++i) {
@@ -254,7 +257,7 @@ struct Training {
       {{"model", &parameters}, {"optimizer", &optimizer}, {"ema", &ema}}};
 };
 
-// Of a state, values that hold still, as a checkpoint's.
+// Copies a state, as a checkpoint does.
 absl::StatusOr<nn::StateDict> CopyOf(nn::Stateful& stateful) {
   const NoGrad no_grad;
   CH_ASSIGN_OR_RETURN(const nn::StateDict state, stateful.State());
@@ -267,7 +270,7 @@ absl::StatusOr<nn::StateDict> CopyOf(nn::Stateful& stateful) {
   return copy;
 }
 
-// Restores what CopyOf gave, of a model that is spread alike.
+// Restores a result of CopyOf to a model with the same layout.
 absl::Status Resume(nn::Stateful& stateful, const nn::StateDict& kept) {
   const NoGrad no_grad;
   CH_ASSIGN_OR_RETURN(nn::StateDict state,
@@ -290,10 +293,10 @@ struct Case {
   int tp;
 };
 
-// What a program does before it trains.
+// Distributes the model, as a program does before training.
 absl::Status Spread(nn::Module& model, const DeviceMesh& fsdp,
                     const DeviceMesh& tp) {
-  // What blocks add to is plain, the same on all tp ranks.
+  // The residual stream is plain, the same on all tp ranks.
   tp::ParallelPlan plan = {
       {"**.qkv", tp::ColwiseParallel({.unit = 3 * kWidth})},
       {"**.out",
@@ -342,8 +345,8 @@ TEST_P(OwnModelsTest, TrainAsOnOneRankAndResumeBitwise) {
       CH_ASSIGN_OR_RETURN(
           const double share,
           nn::MeanOverAxis(FromValues<double>({}, {losses[step]}), fsdp));
-      // Chains of sums of some 20 products, through at most eight layers, and
-      // the weights' own after some steps.
+      // Chains of sums of some 20 products through at most eight layers, and
+      // the error of the weights after some steps.
       const double loss = (*expected)[step];
       CH_EXPECT_NEAR(share * c.fsdp, loss, 0x1p-24 * 400 * loss) << step;
     }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// One thing goes wrong at a random point of a random rank while a model trains
-/// with FSDP and tensor parallelism: every rank comes back, without waiting for
-/// a timeout, the job's error names the rank, nothing stays leased (checked by
-/// the allocators), and the process goes on to train as if nothing had been.
+/// Injects one fault at a random point of a random rank into training with FSDP
+/// and tensor parallelism. Every rank must return without waiting for a
+/// timeout, the job's error must name the rank, no lease may remain (checked by
+/// the allocators), and the process must train again as before.
 ///
-/// CROSSHATCH_FUZZ_SEED and CROSSHATCH_FUZZ_FAULTS say which faults and how
-/// many.
+/// CROSSHATCH_FUZZ_SEED and CROSSHATCH_FUZZ_FAULTS select the faults and their
+/// number.
 
 #include <cstdint>
 #include <cstdlib>
@@ -46,10 +46,10 @@ namespace {
 using Axes = std::vector<MeshAxis>;
 
 constexpr int kSteps = 2;
-// Nothing but a rank that never comes may need it.
+// Only a rank that never comes may need it.
 constexpr absl::Duration kTimeout = absl::Minutes(1);
-// For a rank that never comes: longer than any rank of these models keeps the
-// others waiting, on a machine that is busy with other things too.
+// For a rank that never comes. No rank of these models keeps the others waiting
+// that long, even on a busy machine.
 constexpr absl::Duration kShortTimeout = absl::Seconds(5);
 
 const std::vector<Axes>& Meshes() {
@@ -65,7 +65,7 @@ const std::vector<Axes>& Meshes() {
 
 int RanksOf(const Axes& axes) { return MeshAxes(axes).ranks(); }
 
-/// What goes wrong on the thread of the rank, between two parts of its program.
+/// A fault on the rank's thread, between two parts of its program.
 enum class HostFault {
   kNone,
   kReturn,
@@ -78,7 +78,7 @@ enum class HostFault {
   kPoisonByKernel,
   kExtraCollective,
   kExtraExchange,
-  // At no particular point: the rank's program is another.
+  // Faults without a point: the rank runs another program.
   kOtherMesh,
   kOtherModel,
   kOtherOptions,
@@ -110,9 +110,9 @@ struct Fault {
   int rank = -1;
   EngineFault engine;
   HostFault host = HostFault::kNone;
-  /// Where: the host fault comes before this point of the program.
+  /// The host fault occurs before this point of the program.
   int point = 0;
-  /// Ranks go on with their program after an error, as far as they can.
+  /// Ranks continue after an error, as far as they can.
   bool goes_on = false;
   uint64_t adversarial_seed = 0;
 
@@ -152,7 +152,8 @@ class Program {
   const std::vector<float>& losses() const { return losses_; }
 
  private:
-  /// Between two parts of the program. Not OK: the rank returns that.
+  /// Runs between two parts of the program. If it returns an error, so must the
+  /// rank.
   absl::Status Point() {
     if (points_++ != fault_.point) return absl::OkStatus();
     RankContext& context = world_.context();
@@ -195,14 +196,14 @@ class Program {
     }
   }
 
-  /// A group of all ranks of the mesh that only the fault uses.
+  /// Creates a group of all ranks of the mesh that only the fault uses.
   absl::StatusOr<Communicator*> Extra() const {
     std::vector<int> all(static_cast<size_t>(mesh_->ndim()));
     for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int>(i);
     return mesh_->communicator(all, "extra");
   }
 
-  /// Whether the rank leaves with `status`.
+  /// Returns whether the rank returns `status` now.
   bool Leaves(const absl::Status& status) const {
     return !status.ok() && !fault_.goes_on;
   }
@@ -250,7 +251,7 @@ absl::Status Program::Parallelize(nn::Llama& model) {
 void Program::PlantInModule(nn::Llama& model) {
   int calls = 0;
   for (nn::Module& block : model.blocks()) {
-    // Each block is called once a step: the point says where.
+    // Each block is called once per step; the point selects the step.
     block.AddPreHook(
         [this, call = calls++, seen = 0](nn::Module&, TensorList&) mutable {
           const int here = 2 * seen++ + call;
@@ -317,7 +318,7 @@ absl::Status Program::Train() {
   return world_.context().Synchronize();
 }
 
-/// What a run without faults leaves behind, by rank.
+/// The results of a run without faults, by rank.
 struct Healthy {
   std::vector<std::vector<GroupTraffic>> traffic;
   std::vector<std::vector<float>> losses;
@@ -391,7 +392,7 @@ class RandomFaults {
   }
 
  private:
-  /// A run afterwards gives the same bits as the one before.
+  /// Expects that a run after the fault has the bits of the one before.
   void ExpectHealthy() {
     Healthy again;
     const absl::Status status = Run(axes_, {}, kTimeout, &again);
@@ -410,7 +411,7 @@ class RandomFaults {
     if (Below(3) == 0) fault.adversarial_seed = 1 + random_() % 1000;
     if (Below(2) == 0) {
       fault.host = static_cast<HostFault>(1 + Below(kNumHostFaults - 1));
-      // Nobody misses a rank that leaves at the last point.
+      // Nobody waits for a rank that leaves at the last point.
       const bool leaves = fault.host == HostFault::kReturn;
       fault.point = static_cast<int>(Below(healthy_.points - (leaves ? 1 : 0)));
       return fault;
@@ -419,7 +420,7 @@ class RandomFaults {
     while (true) {
       fault.engine.kind =
           static_cast<EngineFault::Kind>(1 + Below(EngineFault::kNumKinds - 1));
-      // One that waits for a timeout takes seconds.
+      // A fault that needs a timeout takes seconds.
       if (fault.engine.kind == EngineFault::Kind::kNeverComes &&
           Below(4) != 0) {
         continue;

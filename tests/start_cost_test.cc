@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// What a job exchanges before its first step and in each: as much as the mesh
-// has axes, whatever the number of parameters and ranks. docs/scale.md counts
-// on it.
+
+/// \file
+/// The control messages of a job before its first step and per step. They
+/// depend on the mesh's axes, not on the number of parameters and ranks.
+/// docs/scale.md relies on that.
 
 #include <cstdint>
 #include <cstdio>
@@ -26,8 +27,8 @@ using examples::TrainOptions;
 
 using Counts = CountingControlPlane::Counts;
 
-/// What rank 1 of a mesh of fsdp x tp does in `steps` steps, of rows of
-/// documents or not.
+/// Returns the counts of rank 1 of a mesh of fsdp x tp in `steps` steps, with
+/// or without rows of documents.
 Counts CountsOf(int fsdp, int tp, int64_t layers, int64_t steps,
                 bool documents = false) {
   TrainOptions options;
@@ -42,7 +43,7 @@ Counts CountsOf(int fsdp, int tp, int64_t layers, int64_t steps,
   options.seq_len = 8;
   options.steps = steps;
   options.lr = 1e-3;
-  // A real run's way through the program; only rank 0 prints.
+  // The flags of a real run; only rank 0 prints.
   options.run.engine = EngineKind::kLocal;
   const std::string path = absl::StrCat(std::getenv("TEST_TMPDIR"), "/text");
   std::ofstream(path) << "a text";
@@ -78,17 +79,16 @@ TEST(StartCostTest, DoesNotGrowWithParametersOrRanks) {
                 static_cast<long long>(counts.bytes));
     EXPECT_EQ(counts.exchanges, small.exchanges) << side << " x " << side;
     EXPECT_EQ(counts.groups, small.groups) << side << " x " << side;
-    // The mesh, the text, the model and whether to stop are of all ranks; ids
-    // and targets of those of tensor parallelism.
+    // All ranks compare the mesh, the text, the model and whether to stop.
+    // Ranks of tensor parallelism compare ids and targets.
     EXPECT_EQ(counts.messages, 4 * (side * side - 1) + 2 * (side - 1));
     EXPECT_LE(counts.bytes, 1000 * counts.messages);
   }
 }
 
 TEST(StartCostTest, IsOneForTheMeshWhatRanksShareAndEachStepButTheLast) {
-  // Of the text, the model, what it takes, and the targets of the loss, whether
-  // ranks have the same; of the step, whether to stop, which the last one need
-  // not know.
+  // Comparisons of the text, the model, its inputs and the loss's targets; and
+  // per step of whether to stop, except for the last.
   EXPECT_EQ(CountsOf(2, 2, 2, 1).exchanges, 5);
   const Counts two = CountsOf(2, 2, 2, 2);
   EXPECT_EQ(two.exchanges, 6);
@@ -97,8 +97,8 @@ TEST(StartCostTest, IsOneForTheMeshWhatRanksShareAndEachStepButTheLast) {
   EXPECT_EQ(five.groups, two.groups);
 }
 
-// Positions and keys of documents, which each layer takes, are compared at once
-// with the ids.
+// Positions and keys of documents are compared together with the ids, not in
+// each layer.
 TEST(StartCostTest, IsNoMoreForRowsOfDocuments) {
   for (const int64_t layers : {1, 6}) {
     EXPECT_EQ(CountsOf(2, 2, layers, 1, /*documents=*/true).exchanges,

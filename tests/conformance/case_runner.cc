@@ -110,8 +110,8 @@ Json PartOf(const Tensor& t) {
           {"values", local.ToVector<float>()}};
 }
 
-// The plain shard times 1 + this rank's index over the axes of pending
-// reductions.
+// Returns the plain shard times 1 + this rank's index over the axes of
+// Partials.
 Tensor Source(const Tensor& dense, const DeviceMesh& mesh,
               const Layout& layout) {
   Layout plain = layout;
@@ -137,13 +137,13 @@ absl::StatusOr<Json> RunFsdpOverTp(const Case& c, const Tensor& dense,
       const fsdp::ShardedForm form,
       DTensorExtensions::Create()->Chunk(parameter, fsdp, /*dim=*/0));
 
-  // What FSDP starts from: the shard of the last axis.
+  // FSDP starts from the shard of the last axis.
   const Layout before = form.layout.WithReplicate(0);
   const Tensor sharded = Redistribute(
       MakeDTensor(LocalTensor(parameter), form.mesh, before, dense.sizes()),
       form.layout);
   Json part = PartOf(sharded);
-  // Over the whole mesh: along axes that the tensor is not on it is the same.
+  // Over the whole mesh; the tensor is replicated along axes that it is not on.
   const std::vector<Placement> placements = form.layout.ToPlacements();
   const auto own = form.mesh.axis_names();
   part["placements"] = Json::array();
@@ -157,8 +157,8 @@ absl::StatusOr<Json> RunFsdpOverTp(const Case& c, const Tensor& dense,
   return part;
 }
 
-// This rank's part of the answer, null outside of the mesh. A refusal is the
-// same on all ranks and comes before anything is communicated.
+// Returns this rank's part of the answer, or null outside of the mesh. All
+// ranks refuse a case alike, before any communication.
 absl::StatusOr<Json> RunCase(const Case& c, World& world) {
   CH_ASSIGN_OR_RETURN(const DeviceMesh mesh, InitDeviceMesh(world, c.axes));
   if (!mesh.coordinate().has_value()) return Json();
@@ -197,7 +197,7 @@ int RanksOf(const std::vector<std::string>& cases) {
 absl::StatusOr<std::vector<std::string>> RunCases(
     World& world, const std::vector<std::string>& cases) {
   std::vector<std::string> answers(cases.size());
-  // By case: what this rank has of the answer, null outside of the mesh.
+  // By case: this rank's part of the answer, or null outside of the mesh.
   Json mine = Json::array();
   for (size_t i = 0; i < cases.size(); ++i) {
     const Json json = Json::parse(cases[i], nullptr, false);

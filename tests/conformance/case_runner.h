@@ -25,13 +25,13 @@
 
 namespace crosshatch::conformance {
 
-/// The most ranks that a mesh of `cases` has; 1 if none has any.
+/// Returns the largest number of ranks of a mesh in `cases`, at least 1.
 int RanksOf(const std::vector<std::string>& cases);
 
-/// The answers to `cases`, one JSON object each, in their order, on every rank.
-/// Called by all ranks of `world`; a smaller mesh is made of the first of them,
-/// and a case whose mesh is larger is refused.
-/// \error of a rank, or of what they do together.
+/// Returns the answers to `cases` in order, one JSON object each, on every
+/// rank. All ranks of `world` call it. A mesh consists of the first ranks; a
+/// case with a larger mesh is refused.
+/// \error any error of a rank or of a collective.
 absl::StatusOr<std::vector<std::string>> RunCases(
     World& world, const std::vector<std::string>& cases);
 

@@ -27,7 +27,7 @@ std::vector<std::string> ReadLines(const std::string& path) {
   return lines;
 }
 
-// On as many ranks as the largest mesh has.
+// Uses as many ranks as the largest mesh.
 std::vector<std::string> Answers(const std::vector<std::string>& cases) {
   std::vector<std::string> answers;
   RunRanks(RanksOf(cases), [&](World& world) -> absl::Status {
@@ -61,8 +61,6 @@ TEST(CaseRunner, GivesTheAnswersOfOtherSystems) {
   }
 }
 
-// On the whole mesh: axes between those of FSDP and of tensor parallelism
-// replicate.
 TEST(CaseRunner, NamesAPlacementOfEveryAxis) {
   const std::vector<std::string> answers = Answers(
       {R"json({"id":"a","kind":"fsdp_tp","mesh":[2,2,2],"shape":[5],"tp":"S(0)"})json"});

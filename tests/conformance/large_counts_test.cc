@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// Collectives of more than 2^31 elements, and of parts that have more bytes
-/// than an int counts. Two ranks take 9 GB, so this is for the nightly run; all
-/// is in place, and what two ranks have is what a process of each needs.
+/// Collectives of more than 2^31 elements, and of parts whose bytes exceed an
+/// int. For the nightly run, because two ranks take 9 GB. All collectives are
+/// in place.
 
 #include <algorithm>
 #include <cstdint>
@@ -29,11 +29,11 @@ namespace {
 constexpr int kRanks = 2;
 constexpr int64_t kBeyond = (int64_t{1} << 31) + 6;
 
-/// Values repeat after a prime number of elements: what lies a power of two
-/// away from its place differs.
+/// Values repeat after a prime number of elements, so an offset by a power of
+/// two changes them.
 constexpr int64_t kPeriod = 65521;
 
-/// Elements of whole periods, from which any stretch is copied.
+/// Whole periods of elements, the source of any range.
 template <typename T>
 std::vector<T> Periods(const std::function<T(int64_t)>& value) {
   std::vector<T> block(static_cast<size_t>(16 * kPeriod));
@@ -43,8 +43,8 @@ std::vector<T> Periods(const std::function<T(int64_t)>& value) {
   return block;
 }
 
-/// Calls `visit` for stretches of the elements [begin, end), with the place in
-/// the periods that each begins at. Returns when it returns false.
+/// Calls `visit` for subranges of [begin, end) and their offset in the periods,
+/// until it returns false.
 template <typename T>
 void ForStretches(const std::vector<T>& periods, int64_t begin, int64_t end,
                   const std::function<bool(int64_t at, const T* values,
@@ -107,7 +107,7 @@ void OnTwoRanks(int64_t bytes,
   });
 }
 
-/// Of kBool, whose elements are bytes.
+/// Returns kBool elements, which are bytes.
 std::vector<uint8_t> BytesOf(int rank) {
   return Periods<uint8_t>([rank](int64_t i) {
     return static_cast<uint8_t>((i * 7 + i / 3 + rank) % 2);
@@ -166,7 +166,7 @@ TEST(LargeCountsTest, ASumOfMoreThanAnIntCounts) {
       });
 }
 
-/// Each rank keeps its part of the sum where that part was.
+/// Each rank's part of the sum stays at its position.
 TEST(LargeCountsTest, ASumThatIsScattered) {
   OnTwoRanks(
       kBeyond * int64_t{sizeof(uint16_t)},

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// The answers that PyTorch gives on layouts, redistributions and FSDP over
-// tensor-parallel shards, against ours from layouts and plans alone, with no
-// rank started.
+
+/// \file
+/// Compares layouts and plans with PyTorch's answers on layouts,
+/// redistributions and FSDP over tensor-parallel shards, without starting
+/// ranks.
 #include <cstdint>
 #include <fstream>
 #include <iostream>
@@ -58,7 +59,7 @@ Shape ShapeOf(const Json& sizes) {
   return shape;
 }
 
-/// arange(numel) times 1 + k at the k-th place along the partial axes.
+/// Returns arange(numel) times 1 + k at index k along the partial axes.
 std::vector<Values> SourceShards(const Layout& layout, const Shape& shape) {
   std::vector<int> partial;
   for (int axis = 0; axis < layout.mesh().ndim(); ++axis) {
@@ -103,7 +104,7 @@ TEST(LayoutCasesTest, EveryAnswerIsEqual) {
       ASSERT_EQ(kind, "fsdp_tp");
       std::vector<Json> placements(mesh.ndim(), "R");
       placements.back() = test["tp"];
-      // FSDP cuts what tensor parallelism leaves: its axis comes last.
+      // FSDP splits tensor-parallel shards, so its axis comes last.
       layout = LayoutOf(placements, mesh, ndim).WithShard(/*axis=*/0, 0);
       shards = SourceShards(layout, shape);
     }

@@ -2,9 +2,9 @@
 //
 // bazel run //tests:conformance -- --cases=FILE --out=FILE [--engine=auto]
 //
-// Reads a file of cases, one JSON object a line (case_runner.h), runs each on
-// real ranks and writes a file of answers, one line each, in the same order.
-// Ranks are threads, or the processes that mpirun and the like have started.
+// Reads a file of cases, one JSON object per line (case_runner.h), runs each on
+// real ranks and writes the answers in the same order. Ranks are threads, or
+// the processes of mpirun and other launchers.
 #include <cstdlib>
 #include <fstream>
 #include <string>
@@ -24,7 +24,8 @@ ABSL_FLAG(std::string, out, "", "file to write the answers to");
 
 namespace {
 
-// Bazel runs programs in a directory of its own.
+// Resolves a path relative to the user's directory, because Bazel runs programs
+// in another one.
 std::string FromWhereItWasTyped(const std::string& path) {
   const char* const directory = std::getenv("BUILD_WORKING_DIRECTORY");
   if (directory == nullptr || path.empty() || path[0] == '/') return path;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// A training on a CUDA device, of the machine or emulated. The tests of the
-/// ops are linked to the same binary.
+/// Training on a CUDA device, real or emulated. The tests of the ops are linked
+/// to the same binary.
 
 #include "crosshatch/tensor/backends/cuda/cuda_backend.h"
 #include "crosshatch/tensor/creation.h"

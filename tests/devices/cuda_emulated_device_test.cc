@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// What only emulated CUDA devices show: how often the runtime is asked, and
-/// streams that are late.
+/// Tests that need emulated CUDA devices: counts of runtime calls, and delayed
+/// streams.
 
 #include <cstdint>
 #include <string>
@@ -38,7 +38,7 @@ TEST(EmulatedCudaDeviceTest, NamesADeviceThatIsNotThere) {
   }
 }
 
-// What was allocated and recorded before is used again.
+// Memory and events of previous steps are reused.
 TEST(EmulatedCudaDeviceTest, AStepWaitsForNothingAndAllocatesNothing) {
   const Tensor a = Zeros({40, 30});
   const auto step = [&] {

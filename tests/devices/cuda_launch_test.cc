@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// What --device=cuda does of a training that train_lm runs on the CPU, on
-/// emulated devices.
+/// Compares train_lm --device=cuda on emulated devices with the CPU.
 
 #include <cmath>
 #include <filesystem>
@@ -34,11 +33,11 @@ std::string Path(const std::string& name) {
   return absl::StrCat(::testing::TempDir(), "/", name);
 }
 
-// Trains as train_lm with these flags does. \returns the metrics of its steps,
-// of which there are to be `steps`.
+// Trains as train_lm does with these flags.
+// \returns the metrics of its `steps` steps.
 std::vector<nlohmann::json> MetricsWith(const std::vector<std::string>& flags,
                                         size_t steps = 4) {
-  // Of one call nothing is left to the next.
+  // Reset the flags for the next call.
   const absl::FlagSaver saver;
   const std::string metrics = Path("metrics.jsonl");
   const std::string text = Path("text");
@@ -90,7 +89,7 @@ std::vector<double> LossesWith(const std::vector<std::string>& flags,
   return losses;
 }
 
-// The flags of a run, the same on each device.
+// Compares the losses of a run with the same flags on each device.
 void ExpectEqualLosses(std::vector<std::string> flags, double relative_bound) {
   flags.push_back("--device=cpu");
   const std::vector<double> expected = LossesWith(flags);
@@ -107,14 +106,14 @@ void ExpectEqualLosses(std::vector<std::string> flags, double relative_bound) {
   EXPECT_LT(losses.back(), losses.front());
 }
 
-// The bound that tests/conformance states for losses of all implementations.
+// The bound of tests/conformance for losses of all implementations.
 constexpr double kLossBound = 2e-6;
 
 TEST(CudaLaunchTest, TrainsAMeshAsTheCpuDoes) {
   ExpectEqualLosses({"--mesh=fsdp:2,tp:2"}, kLossBound);
 }
 
-// Weights and moments lie in pinned memory of the host.
+// Weights and moments are in pinned host memory.
 TEST(CudaLaunchTest, TrainsOffloadedAndRecomputed) {
   ExpectEqualLosses({"--mesh=fsdp:2", "--offload", "--recompute"}, kLossBound);
 }
@@ -123,9 +122,8 @@ TEST(CudaLaunchTest, RanksShareADevice) {
   ExpectEqualLosses({"--mesh=fsdp:3"}, kLossBound);
 }
 
-// Four steps, and the last two of them once more from a checkpoint, on devices
-// and on the CPU: what is written and read lies in the device's memory, or, of
-// what is offloaded, in the host's.
+// Four steps, then the last two again from a checkpoint, on devices and on the
+// CPU. Tensors are in device memory or, if offloaded, in host memory.
 TEST(CudaLaunchTest, GoesOnFromACheckpoint) {
   for (const std::string how :
        {"--save_async=false", "--save_async", "--offload"}) {
@@ -153,7 +151,7 @@ TEST(CudaLaunchTest, GoesOnFromACheckpoint) {
   }
 }
 
-// A machine without a GPU says what a GPU would hold.
+// A machine without a GPU computes a GPU's memory use.
 TEST(CudaLaunchTest, ADryRunNeedsNoDevice) {
   const std::vector<nlohmann::json> real =
       MetricsWith({"--mesh=fsdp:2,tp:2", "--device=cuda"});
@@ -169,7 +167,7 @@ TEST(CudaLaunchTest, ADryRunNeedsNoDevice) {
     EXPECT_EQ(dry[i]["moved"], real[i]["moved"]);
     EXPECT_EQ(dry[i]["copied_bytes"], real[i]["copied_bytes"]);
     for (const auto& [name, bytes] : real[i]["peak_bytes"].items()) {
-      // Ranks that are processes, as a dry run's are, take memory for sums.
+      // The ranks of a dry run are processes, which need buffers for sums.
       if (name == "communication" || name == "total") {
         EXPECT_GE(dry[i]["peak_bytes"][name], bytes) << name;
       } else {
@@ -179,12 +177,11 @@ TEST(CudaLaunchTest, ADryRunNeedsNoDevice) {
   }
 }
 
-// Parameters and activations of bfloat16; gradients are reduced, and weights
-// kept, in float32. A loss is the mean of log-sum-exp(z) - z[target] over rows,
-// which moves by at most twice what the logits z do. A logit is a sum of
-// products of what has come through some 10 roundings of 2^-9 a layer and as
-// many at the ends, which is 30 for two layers; the logits of a model whose
-// loss is near that of equal odds are at most 1.
+// Parameters and activations are bfloat16; weights and reduced gradients are
+// float32. A loss is the mean of log-sum-exp(z) - z[target] over rows, and
+// moves by at most twice the error of the logits z. Some 10 roundings of 2^-9
+// per layer and as many at the ends make 30 for two layers. Logits are at most
+// 1, since the loss is near that of equal odds.
 TEST(CudaLaunchTest, TrainsInMixedPrecisionAsTheCpuInFloat32) {
   const double bound = 2 * 30 * 0x1p-9;
   const std::vector<double> exact =
@@ -195,16 +192,15 @@ TEST(CudaLaunchTest, TrainsInMixedPrecisionAsTheCpuInFloat32) {
   bool differs = false;
   for (size_t i = 0; i < mixed.size(); ++i) {
     EXPECT_NEAR(mixed[i], exact[i], bound) << "step " << i;
-    // Not the same computation: it was not in float32.
+    // The computation was not in float32.
     differs |= std::abs(mixed[i] - exact[i]) > kLossBound * exact[i];
   }
   EXPECT_TRUE(differs);
   EXPECT_LT(mixed.back(), mixed.front());
 }
 
-// By its bytes: weights and moments stay float32, and gradients are reduced in
-// it; what is gathered, and goes from rank to rank for that, is of half the
-// size.
+// Weights, moments and reductions stay float32. Gathered parameters, and their
+// communication, take half the bytes.
 TEST(CudaLaunchTest, MixedPrecisionKeepsWeightsAndReducesInFloat32) {
   const nlohmann::json exact =
       MetricsWith({"--mesh=fsdp:2", "--device=cuda", "--dtype=float32"})[0];

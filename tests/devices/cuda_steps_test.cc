@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// What a training step asks of the runtime of CUDA: kernels, and nothing that
-/// waits or allocates.
+/// The CUDA runtime calls of a training step: kernels, and none that wait or
+/// allocate.
 
 #include <cstdint>
 #include <string>
@@ -32,7 +32,7 @@ namespace {
 using emulation::CountsOfRuntime;
 using emulation::RuntimeCounts;
 
-// Between two steps of all ranks.
+// Returns the counts between two steps of all ranks.
 absl::StatusOr<RuntimeCounts> CountsBetweenSteps(Communicator& all) {
   CH_RETURN_IF_ERROR(all.Exchange("", "all have issued").status());
   const RuntimeCounts counts = CountsOfRuntime();
@@ -71,7 +71,7 @@ absl::Status ExpectStepsThatOnlyIssue(const DeviceMesh& mesh) {
     return absl::OkStatus();
   };
   CH_ASSIGN_OR_RETURN(auto all, world.Group("all", world.AllRanks(), "count"));
-  // What is there after two steps is used again from then on.
+  // From the third step on, memory and events are reused.
   for (int i = 0; i < 2; ++i) CH_RETURN_IF_ERROR(step());
   for (int i = 0; i < 3; ++i) {
     CH_ASSIGN_OR_RETURN(const RuntimeCounts before, CountsBetweenSteps(*all));
@@ -91,10 +91,10 @@ TEST(CudaStepsTest, AStepIssuesAndWaitsForNothing) {
          {.backends = {*CudaBackend(0)}});
 }
 
-// How many launches the model of benchmarks/cuda_launch_benchmark.cc takes,
-// which docs/cuda_kernels.md says beside PyTorch's: a launch more is the host's
-// time, one fewer a better page. Nothing is allocated after the second step,
-// either.
+// The number of launches of the model in benchmarks/cuda_launch_benchmark.cc,
+// which docs/cuda_kernels.md compares with PyTorch's. Each launch costs host
+// time; update the page if the number changes. Nothing is allocated after the
+// second step.
 TEST(CudaStepsTest, AStepOfOneRankTakesFewLaunches) {
   RankContext context({.backend = *CudaBackend(0)});
   const RankContextScope scope(&context);

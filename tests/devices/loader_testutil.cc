@@ -24,7 +24,7 @@ using ::testing::IsEmpty;
 
 struct Batch {
   Tensor rows;        // f32[2, 3]
-  Tensor transposed;  // f32[3, 2], of the same memory.
+  Tensor transposed;  // f32[3, 2], a view of `rows`.
   Tensor ids;         // i64[2]
   Tensor none;        // f32[0, 3]
 };
@@ -62,7 +62,7 @@ void ExpectTakesWhatALoaderMade() {
   ASSERT_NE(device, Device::Cpu());
   const Batch batch = MadeByALoader();
   ASSERT_EQ(batch.rows.device(), Device::Cpu());
-  // The host may read what is its own.
+  // The host may read its own tensors.
   EXPECT_THAT(batch.transposed.ToVector<float>(),
               ElementsAre(0, 3, 1, 4, 2, 5));
 
@@ -81,7 +81,7 @@ void ExpectTakesWhatALoaderMade() {
     EXPECT_EQ(ToThisDevice(batch.none).sizes(), Shape({0, 3}));
     EXPECT_THAT(ToThisDevice(batch.none).ToVector<float>(), IsEmpty());
 
-    // A copy is the rank's own, to be written and trained on.
+    // A copy belongs to the rank and may be written and trained.
     const Tensor weight = Ones({2, 3}).set_requires_grad(true);
     ASSERT_TRUE(Backward(Sum(Mul(weight, rows))).ok());
     EXPECT_THAT(weight.grad().ToVector<float>(), ElementsAre(0, 1, 2, 3, 4, 5));
@@ -111,7 +111,7 @@ void ExpectNamesThePlaceOfAnIdOutOfRange() {
     Words words;
     CH_CHECK_OK(words.Materialize({}));
     const Tensor rows = words.Forward(FromValues<int64_t>({3}, {0, 7, 1}));
-    // By then the thread is elsewhere.
+    // By then the thread runs other code.
     Add(rows, rows).ToVector<float>();
   };
   EXPECT_DEATH(

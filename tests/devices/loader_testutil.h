@@ -3,19 +3,18 @@
 #define CROSSHATCH_TESTS_DEVICES_LOADER_TESTUTIL_H_
 
 /// \file
-/// Where a failed check on a device was, and what a loader's thread gives to a
-/// rank of a device.
+/// Error contexts of failed checks on a device, and tensors that a data
+/// loader's thread passes to a rank.
 
 namespace crosshatch {
 
-/// Expects of the device of the calling thread's context that what a thread
-/// without a rank made is brought there by ToThisDevice alone: values,
-/// gradients and memory are right, of strided tensors and of none, and any
-/// other use ends with a message that says so.
+/// Expects that ToThisDevice moves tensors of a thread without a rank to the
+/// current device: values, gradients and memory are right, also for strided and
+/// empty tensors. Any other use must end with an error.
 void ExpectTakesWhatALoaderMade();
 
-/// Expects that an id which an Embedding has no row for ends the program at
-/// the module and the op that looked it up, however late that is noticed.
+/// Expects that an out-of-range id of an Embedding ends the program with the
+/// names of the module and the op, however late the device reports it.
 void ExpectNamesThePlaceOfAnIdOutOfRange();
 
 }  // namespace crosshatch

@@ -12,7 +12,7 @@ class OnCudaDevice final : public OnDevice {
       : OnDevice([]() -> const DeviceBackend& { return **CudaBackend(0); }) {}
 
   void SetUp() override {
-    // A process that was forked has no threads that its streams could use.
+    // A forked process has no threads for its streams.
     GTEST_FLAG_SET(death_test_style, "threadsafe");
     OnDevice::SetUp();
   }

@@ -10,11 +10,10 @@
 
 namespace crosshatch {
 
-/// Gives the thread of the tests a context on a device, for as long as they
-/// run.
+/// Gives the test's thread a context on a device while the tests run.
 class OnDevice : public ::testing::Environment {
  public:
-  /// \param backend asked when the tests begin; what it gives outlives them
+  /// \param backend called when the tests begin; its result outlives them
   explicit OnDevice(const DeviceBackend& (*backend)()) : backend_(backend) {}
 
   void SetUp() override {

@@ -15,7 +15,7 @@
 namespace crosshatch {
 namespace {
 
-// What five steps of a small model lose.
+// Returns the losses of five steps of a small model.
 std::vector<float> LossesOn(const DeviceBackend* backend,
                             uint64_t adversarial_seed) {
   RankContext context(

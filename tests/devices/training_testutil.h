@@ -8,10 +8,9 @@
 
 namespace crosshatch {
 
-/// Expects that five steps of a small model on `backend` lose what they do on
-/// the CPU, within the bound that tests/conformance states for losses of all
-/// implementations.
-/// \param adversarial_seed of the backend's streams; 0: they are as ever.
+/// Expects that five steps of a small model on `backend` have the CPU's losses,
+/// within the bound of tests/conformance.
+/// \param adversarial_seed of the backend's streams; 0 is not adversarial
 void ExpectTrainsAsOnTheCpu(const DeviceBackend& backend,
                             uint64_t adversarial_seed = 0);
 

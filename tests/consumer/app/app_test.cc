@@ -33,7 +33,7 @@ TEST(AppTest, OwnMeshPackageDoesNotCollide) {
 
 namespace ch = crosshatch;
 
-// Both meanings of "mesh" in one file.
+// Uses both meanings of "mesh" in one file.
 TEST(AppTest, TrainsAStepOnTwoAxes) {
   const absl::Status status =
       ch::RunLocal(4, [](ch::World& world) -> absl::Status {
@@ -50,7 +50,7 @@ TEST(AppTest, TrainsAStepOnTwoAxes) {
         CH_RETURN_IF_ERROR(model.Materialize({.seed = 7}));
         CH_RETURN_IF_ERROR(
             ch::Backward(ch::Sum(model.Forward(ch::Ones({2, 3})))));
-        // Each weight meets two rows of ones on each of two ranks: their mean.
+        // The mean of two rows of ones on each of two ranks.
         for (float g :
              ch::FullTensor(model.Parameters()[0]->grad()).ToVector<float>()) {
           EXPECT_EQ(g, 2.0f);

@@ -5,7 +5,7 @@
 namespace consumer {
 namespace {
 
-// Compiled with this project's own JSON.
+// This project compiles its own JSON library.
 TEST(CheckpointTest, NamesAMissingDirectory) {
   const absl::StatusOr<crosshatch::nn::LlamaConfig> config =
       crosshatch::checkpoint::LoadConfig("/no/such");

@@ -16,8 +16,8 @@ namespace {
 namespace ch = crosshatch;
 using ::testing::HasSubstr;
 
-// Runs a rank on a CUDA device, which computes. \returns what it says if it
-// cannot, else nothing.
+// Runs a computation on a CUDA device.
+// \returns the error, or "".
 std::string ErrorOfCudaRun() {
   ch::RunOptions options;
   options.engine = ch::EngineKind::kLocal;
@@ -27,7 +27,7 @@ std::string ErrorOfCudaRun() {
       [](ch::World&) {
         EXPECT_EQ(ch::Ones({3}).ToVector<float>()[2], 1.0f);
 #ifdef CONSUMER_WITH_CUDA
-        // A float's rounding of each of three operations.
+        // Three operations, each with a float's rounding.
         EXPECT_NEAR(Swish(ch::Ones({300}), 2).ToVector<float>()[299],
                     1 / (1 + std::exp(-2.0)), 0x1p-22);
 #endif

@@ -6,7 +6,7 @@
 
 namespace consumer {
 
-/// x / (1 + e^(-slope * x)) of a float32 tensor on a CUDA device.
+/// Returns x / (1 + e^(-slope * x)) of a float32 tensor on a CUDA device.
 crosshatch::Tensor Swish(const crosshatch::Tensor& x, float slope);
 
 }  // namespace consumer

@@ -61,7 +61,7 @@ absl::Status FilePlane::Write(const Collective& collective) {
     file.close();
     if (!file) return absl::UnavailableError("cannot write " + path);
   }
-  // Readers see all of the file or none.
+  // The rename makes the whole file visible at once.
   if (std::rename((path + ".new").c_str(), path.c_str()) != 0) {
     return absl::UnavailableError("cannot rename " + path);
   }
@@ -75,7 +75,7 @@ absl::StatusOr<FilePlane::Sent> FilePlane::Read(int member,
   while (true) {
     file.open(path, std::ios::binary);
     if (file.is_open()) break;
-    // The job has failed: this member's part will not come.
+    // The job has failed, so this member's file will not come.
     if (is_aborted_) return absl::AbortedError("the job has failed");
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
@@ -104,7 +104,7 @@ absl::Status FilePlane::Issue(const Collective& collective, int64_t,
   for (int r = 0; r < size_; ++r) {
     CH_ASSIGN_OR_RETURN(sent.emplace_back(), Read(r, elem_bytes));
   }
-  // All have written their files, so all have read those of before.
+  // All members have written their files, so they have read the previous ones.
   std::remove(PathOf(member_, number_ - 1).c_str());
 
   const auto take = [&](int from, size_t index, const SegmentList& to) {
@@ -168,7 +168,7 @@ void FilePlane::Reduce(const Collective& collective,
 absl::StatusOr<std::unique_ptr<crosshatch::DataPlane>> FilePlanes::Connect(
     const crosshatch::GroupKey& key, int member,
     crosshatch::RankContext& context, absl::Duration, Exchange) {
-  // A name for the group: the same on all members, another for another group.
+  // Returns a name that all members of the group, and no other group, share.
   std::string name = absl::StrCat(key.name, "-", key.stream_name);
   for (const int rank : key.world_ranks) absl::StrAppend(&name, "-", rank);
   return std::make_unique<FilePlane>(directory_ + "/" + name, member,

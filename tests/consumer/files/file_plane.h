@@ -14,11 +14,11 @@
 
 namespace consumer {
 
-/// Moves the data of one group through files of a directory that all members
-/// reach. Each member writes what it sends to one file and reads the others'.
+/// Moves the data of one group through files in a shared directory. Each member
+/// writes what it sends to one file and reads those of the others.
 class FilePlane final : public crosshatch::DataPlane {
  public:
-  /// \param prefix of the group's files, with the directory.
+  /// \param prefix of the paths of the group's files
   FilePlane(std::string prefix, int member, int size,
             const crosshatch::RankContext& context);
 
@@ -28,7 +28,7 @@ class FilePlane final : public crosshatch::DataPlane {
   void Abort() override { is_aborted_ = true; }
 
  private:
-  /// What a member sends: the elements of its lists, one after another.
+  /// The elements of a member's lists, concatenated.
   struct Sent {
     std::vector<int64_t> counts;
     std::vector<char> data;
@@ -49,7 +49,7 @@ class FilePlane final : public crosshatch::DataPlane {
   std::atomic<bool> is_aborted_ = false;
 };
 
-/// Makes the planes of one rank, with files in `directory`.
+/// Creates the data planes of one rank, with files in `directory`.
 class FilePlanes final : public crosshatch::DataPlanes {
  public:
   explicit FilePlanes(std::string directory)

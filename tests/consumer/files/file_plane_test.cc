@@ -13,7 +13,7 @@
 namespace consumer {
 namespace {
 
-/// The planes of the ranks of one job, with a directory of its own.
+/// Returns the planes of the ranks of one job, with a new directory.
 std::vector<std::unique_ptr<crosshatch::DataPlanes>> MakePlanes(int ranks) {
   static int jobs = 0;
   const std::string directory =
@@ -27,7 +27,7 @@ std::vector<std::unique_ptr<crosshatch::DataPlanes>> MakePlanes(int ranks) {
   return planes;
 }
 
-// Both parts: what ranks agree on and how they fail, and what moves.
+// Registers both suites: agreement and failures, and data movement.
 const bool registered = crosshatch::RegisterCommunicatorConformanceTests(
     crosshatch::EngineOfPlanes("Files", MakePlanes, {1, 3}));
 

@@ -4,7 +4,7 @@
 
 namespace consumer {
 
-// What a mesh is to this project: a net of triangles on a device's surface.
+// A mesh in this project's sense: triangles on a device's surface.
 struct DeviceMesh {
   int triangles = 0;
 };
