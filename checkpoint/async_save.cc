@@ -42,20 +42,19 @@ namespace {
 /// one part of the low-priority thread.
 constexpr size_t kPartBytes = size_t{256} << 10;
 
-/// Writes up to this size take milliseconds and do not slow down training.
-/// Without a CPU to run on, starting and joining a low-priority thread takes
-/// longer.
+/// Smaller writes take milliseconds, less than starting and joining a
+/// low-priority thread on a busy machine.
 constexpr size_t kSmallSaveBytes = size_t{4} << 20;
 
-// Gives the calling thread the CPU time that training leaves. A rank that waits
-// for a CPU delays all others, whereas only the next save waits for the file,
-// and only an op that changes the state waits for the copy, which the rank then
-// completes itself (BackgroundWork). A thread of this class must not run the
-// end of a save, which no other thread can take over: on a busy machine that
-// would take seconds. Next to a busy thread, Linux gives this class about 1/300
-// of a CPU, and all of it while ranks wait for each other. Entering the class
-// needs no privileges. If it fails, the save is as good, but slows down
-// training.
+// Lowers the calling thread to the CPU time that training leaves. A rank that
+// waits for a CPU delays all others, whereas only the next save waits for the
+// file. An op that changes the state waits for the copy, which the rank then
+// completes itself (BackgroundWork).
+//
+// Such a thread must not run the end of a save, which no other thread can take
+// over. Next to a busy thread, Linux gives this class about 1/300 of a CPU, and
+// all of it while ranks wait. Lowering needs no privileges. If it fails, the
+// save only slows down training.
 void UseIdlePriority() {
   const sched_param none = {};
   sched_setscheduler(/*pid=*/0, SCHED_IDLE, &none);

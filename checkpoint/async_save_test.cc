@@ -104,7 +104,7 @@ class GatedFileSystem final : public FileSystem {
   int error_ = 0;
 };
 
-/// Returns tensors of which each of three ranks writes one.
+/// Returns a state of which each of three ranks writes one tensor.
 nn::StateDict StateOf(float value) {
   nn::StateDict state;
   for (const char* name : {"a", "b", "c"}) {
@@ -114,7 +114,7 @@ nn::StateDict StateOf(float value) {
   return state;
 }
 
-/// Checks that `dir` has StateOf(value).
+/// Checks that `dir` contains StateOf(value).
 absl::Status ExpectHolds(World& world, const std::string& dir, float value) {
   nn::StateDict state = StateOf(0);
   CH_RETURN_IF_ERROR(LoadCheckpoint(world, state, dir));
@@ -132,7 +132,7 @@ TEST(AsyncSaveTest, SavesWhatWasThereWhenItBegan) {
     nn::StateDict state = StateOf(1);
     CH_RETURN_IF_ERROR(saver.Save(state, dir));
     CH_EXPECT_FALSE(fs::exists(dir));
-    // Training continues in the same memory, by its address.
+    // The program changes the memory by address.
     saver.WaitUntilCopied();
     for (const char* name : {"a", "b", "c"}) {
       float* data = state.Get<Tensor>(name)->data<float>();
@@ -190,7 +190,7 @@ TEST(AsyncSaveTest, TheNextSaveWaitsForTheOneBefore) {
     for (int i = 1; i <= 3; ++i) {
       CH_RETURN_IF_ERROR(saver.Save(StateOf(static_cast<float>(i)),
                                     root + "/" + std::to_string(i)));
-      // The previous save is in place before the next one begins.
+      // The previous save is complete before the next one begins.
       CH_EXPECT_TRUE(i == 1 || fs::exists(root + "/" + std::to_string(i - 1)));
     }
     CH_RETURN_IF_ERROR(saver.Wait());
@@ -230,7 +230,7 @@ TEST(AsyncSaveTest, ErrorsOfAnyRankComeWithTheNextSaveOrWait) {
       CH_EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
       CH_EXPECT_THAT(std::string(status.message()), HasSubstr("on rank 2: "));
       CH_EXPECT_THAT(std::string(status.message()), HasSubstr("create"));
-      // The error is reported once, and no save is running.
+      // The error is reported once.
       CH_RETURN_IF_ERROR(saver.Wait());
       return absl::OkStatus();
     });
@@ -239,7 +239,7 @@ TEST(AsyncSaveTest, ErrorsOfAnyRankComeWithTheNextSaveOrWait) {
   }
 }
 
-// Polls like a program that polls after each step.
+// Polls after each step, as a program does.
 TEST(AsyncSaveTest, PollsTellOfAnErrorOnce) {
   const std::string dir = FreshDir("async_polled");
   const std::string other = FreshDir("async_polled_too");
@@ -327,8 +327,8 @@ TEST(AsyncSaveTest, AFailedRunIsNotWaitedFor) {
         };
         CH_RETURN_IF_ERROR(saver.Save(StateOf(1), dir));
         if (world.rank() == 1) return absl::NotFoundError("elsewhere");
-        // Meanwhile the first rank's thread waits for the third rank's, which
-        // continues when the first rank has ended.
+        // The first rank's thread waits for the third rank's, which continues
+        // when the first rank has ended.
         while (world.context().status().ok()) std::this_thread::yield();
         return absl::OkStatus();
       });

@@ -42,7 +42,7 @@ TEST(BackgroundWorkTest, ItsFirstErrorEndsIt) {
   EXPECT_EQ(calls, 2u);
 }
 
-/// A part may run out of memory on the thread of a rank, which survives it.
+/// The thread of a rank survives a part that runs out of memory.
 TEST(BackgroundWorkTest, WhatAPartThrowsEndsItForAll) {
   std::atomic<bool> is_in_part = false;
   BackgroundWork work(2, [&](size_t) -> absl::Status {

@@ -74,15 +74,14 @@ void ForEachRunOfBoth(
 absl::Status ForEachBlock(const Box& box, int64_t element_bytes,
                           int64_t most_bytes,
                           absl::FunctionRef<absl::Status(const Box&)> visit) {
-  // Dims from `whole` on fit into a block as a whole.
+  // Dims from `whole` on fit into a block entirely.
   auto whole = static_cast<size_t>(box.ndim());
   int64_t inner = element_bytes;
   while (whole > 0 && inner * box.sizes[whole - 1] <= most_bytes) {
     inner *= box.sizes[--whole];
   }
   if (whole == 0 || box.empty()) return visit(box);
-  // Of the dim before, a block has several indices; of the dims before that,
-  // one.
+  // Dim `few` has several indices per block, the dims before it one.
   const size_t few = whole - 1;
   const auto end = [&](size_t d) { return box.offsets[d] + box.sizes[d]; };
   Box block = box;

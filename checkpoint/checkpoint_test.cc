@@ -254,7 +254,7 @@ TEST(CheckpointTest, AMissingFileIsSaidBeforeAnythingIsRead) {
   CH_SKIP_ON(TestEngine::kMpi, "changes files between jobs, as one process");
   const std::string dir = FreshDir("missing");
   Save(kCases[1], dir);
-  // The last but one rank's file, which only the second of two ranks needs.
+  // The last rank but one wrote it, and only the second of two ranks reads it.
   fs::remove(dir + "/" + DataFileName(2, 4));
   const absl::Status status = LoadOn2(dir)[0];
   EXPECT_TRUE(absl::IsDataLoss(status)) << status;
@@ -472,7 +472,6 @@ TEST(CheckpointTest, WhatEachSliceHasIsSavedOnce) {
   }
   EXPECT_EQ(index->bytes(), bytes);
   EXPECT_EQ(index->files.size(), 6u) << "both slices write";
-  // The checkpoint can be loaded on any mesh.
   OnMesh({{"a", 4}}, [&](const DeviceMesh& mesh) -> absl::Status {
     CH_ASSIGN_OR_RETURN(nn::StateDict state, StateOf(kCases[1], mesh, true));
     CH_RETURN_IF_ERROR(LoadCheckpoint(mesh.world(), state, dir));
@@ -481,7 +480,7 @@ TEST(CheckpointTest, WhatEachSliceHasIsSavedOnce) {
   });
 }
 
-// Meshes that are not slices of one mesh.
+// The meshes are not slices of one mesh.
 TEST(CheckpointTest, WhatEachMeshHasIsSavedOnce) {
   const std::string dir = FreshDir("meshes");
   RunRanks(4, [&](World& world) -> absl::Status {

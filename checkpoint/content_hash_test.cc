@@ -65,7 +65,7 @@ TEST(ContentHashTest, ElementsThatTradePlacesCount) {
   const std::vector<uint64_t> ab = {1, 2};
   const std::vector<uint64_t> ba = {2, 1};
   EXPECT_NE(HashRun(ab.data(), 8, 0, 2), HashRun(ba.data(), 8, 0, 2));
-  // A piece in another place and a missing piece change the hash too.
+  // A misplaced piece and a missing piece change the hash, too.
   EXPECT_NE(HashRun(ab.data(), 8, 0, 2), HashRun(ab.data(), 8, 2, 2));
   const uint64_t zero = 0;
   EXPECT_NE(HashRun(&zero, 8, 0, 1), 0u);

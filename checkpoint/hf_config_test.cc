@@ -416,7 +416,7 @@ TEST(HfConfigTest, NamesTheFieldsThatItIgnores) {
               ::testing::UnorderedElementsAre("trained_by", "run"));
 }
 
-// A field that a user edits in a written config is one that is read.
+// A field that a user edits in a written config must be the one that is read.
 TEST(HfConfigTest, WritesRotaryPositionsOnce) {
   const auto config = ParseConfig(
       Config(R"("rope_parameters": {"rope_type": "linear", "factor": 2.0})"),

@@ -275,7 +275,7 @@ absl::Status LoadWeights(nn::Module& model, const std::string& dir,
   RankContext& context = RankContext::Current();
   for (const Slice& slice : slices) {
     CH_CHECK(slice.local.is_contiguous()) << slice.local.Describe();
-    // Also on ranks without elements of it: all ranks count a write.
+    // Also if this rank's shard is empty, because all ranks count the write.
     BeginWrite("a load of weights", slice.local);
     if (slice.from.box.empty()) continue;
     // The task keeps the file open.

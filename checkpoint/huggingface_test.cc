@@ -63,7 +63,6 @@ TEST(HuggingFaceTest, SavesWhatItLoaded) {
   }
 }
 
-// Each rank reads and writes its own slices.
 TEST(HuggingFaceTest, LoadsAndSavesAnyLayout) {
   const std::string dir = FreshDir("sharded");
   const absl::Status status = StatusOfRanks(4, [&](World& world) {
@@ -356,7 +355,7 @@ TEST_F(DamagedDirectoryTest, SaysThatThereIsNothing) {
   EXPECT_TRUE(absl::IsDataLoss(Load()));
 }
 
-// Experts of single ranks, of which a save would write rank 0's only.
+// The experts belong to single ranks; a save would write only rank 0's.
 TEST(SaveTest, WhatRanksHaveForThemselvesIsRefusedByName) {
   const std::string dir = FreshDir("own");
   RunRanks(2, [&](World& world) -> absl::Status {
@@ -373,14 +372,14 @@ TEST(SaveTest, WhatRanksHaveForThemselvesIsRefusedByName) {
   EXPECT_FALSE(fs::exists(dir));
 }
 
-// Each rank would write to the places of its own options.
+// Each rank would write to the offsets of its own options.
 TEST(SaveTest, RanksThatLayFilesOutOtherwiseAreRefused) {
   const std::string dir = FreshDir("otherwise");
   const WeightNames as_is = {.rules = {{"*", "*"}}};
   const WeightNames renamed = {.rules = {{"*", "model.*"}}};
   const WeightNames wrong = {.rules = {{"*", "*.*"}}};
   const struct {
-    SaveOptions options;  // Of rank 1, as `names`.
+    SaveOptions options;  // The options of rank 1, as `names`.
     WeightNames names;
     std::string why;
   } cases[] = {

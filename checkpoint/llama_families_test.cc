@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Models by transformers, of each family that differs from Llama by a few
-// options, are read, computed and written again on several meshes.
+// Reads, computes and writes models of transformers on several meshes, one of
+// each family that differs from Llama in a few options.
 
 #include <algorithm>
 #include <cstdint>

@@ -245,7 +245,7 @@ absl::Status Loader::Hash(absl::Span<Part> parts) const {
 absl::Status Loader::Copy(absl::Span<Part> parts) {
   for (Part& part : parts) {
     if (!part.local.defined()) continue;
-    // Also on ranks without elements of it: all ranks count a write.
+    // Also if this rank's shard is empty, because all ranks count the write.
     BeginWrite("a load of a checkpoint", part.local);
     if (part.box.empty()) continue;
     if (world_.context().dry_run()) {

@@ -154,7 +154,6 @@ TEST(RunDirectoryTest, AStepIsReplaced) {
   EXPECT_THAT(StepsIn(root).value(), ElementsAre(100, 200));
 }
 
-/// Two runs in one directory keep to their own steps.
 TEST(RunDirectoryTest, AnotherRunsCheckpointsStay) {
   for (const bool async : {false, true}) {
     const std::string root = FreshDir("two_runs");
@@ -278,7 +277,6 @@ TEST(RunDirectoryTest, LinksAreLeftAlone) {
   }
 }
 
-// If one removal fails, all others are made.
 TEST(RunDirectoryTest, OneFailedRemovalStopsNoOther) {
   for (const int64_t stays : {1, 2, 3}) {
     const std::string root = FreshDir("one_stays");
@@ -568,7 +566,7 @@ INSTANTIATE_TEST_SUITE_P(RunDirectory, DryRunsTest, ::testing::Bool(),
                            return test.param ? "Async" : "AtOnce";
                          });
 
-// A run that resumes, saves at each step and keeps one.
+// Resumes a run that saves at each step and keeps one checkpoint.
 TEST_P(DryRunsTest, SaveAndResumeAndChangeNothing) {
   const std::string root =
       FreshDir(GetParam() ? "dry_run_async" : "dry_run_at_once");
@@ -597,7 +595,6 @@ TEST_P(DryRunsTest, SaveAndResumeAndChangeNothing) {
   }
 }
 
-// In a dry run, too, the state must match the checkpoint.
 TEST(RunDirectoryTest, ADryRunSaysWhatAStateLacks) {
   class NoState final : public nn::Stateful {
    public:

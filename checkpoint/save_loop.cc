@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// save_loop: a program that tests kill while it saves, and that then checks
-/// what it left.
+/// save_loop: saves until a test kills it, and then checks the result.
 ///
 /// usage: save_loop save|async DIR
-///          Saves versions 1, 2, ... to DIR, replacing each by the next, and
-///          prints each once it is there; until it is killed.
+///          Saves versions 1, 2, ... to DIR until it is killed. Each replaces
+///          the previous one and is printed when it is complete.
 ///        save_loop keep|keep_async DIR
-///          The same as the steps of a run, of which the last two are kept.
+///          Saves the versions as steps of a run that keeps the last two.
 ///        save_loop once DIR VERSION
-///          Saves that version; exits with 1, and says why, where it cannot.
+///          Saves that version. On an error, prints it and exits with 1.
 ///        save_loop check DIR
-///          Prints the version that DIR holds, whole, and exits with 0; or why
-///          it does not, and exits with 1.
+///          Prints the version in DIR and exits with 0 if it is complete.
+///          Otherwise prints an error and exits with 1.
 ///        save_loop check_run DIR
-///          The same of the latest step, where all steps of the run are whole.
+///          Does the same for the latest step, if all steps are complete.
 ///
-/// Two ranks save: threads, or below mpirun its processes.
+/// Two ranks save: threads or, with mpirun, its processes.
 
 #include <cstdint>
 #include <cstdio>
@@ -63,7 +62,6 @@ absl::StatusOr<ch::nn::StateDict> StateOf(const ch::DeviceMesh& mesh,
   return state;
 }
 
-/// A Stateful with a given state.
 class Held final : public ch::nn::Stateful {
  public:
   explicit Held(ch::nn::StateDict state) : state_(std::move(state)) {}

@@ -78,7 +78,6 @@ TEST(SavePlanTest, RanksWithNothingToWriteHaveNoFile) {
                                       "state-00002-of-00002.safetensors"}));
   EXPECT_EQ(plan->FileOf(0), 0);
   EXPECT_EQ(plan->FileOf(2), -1);
-  // The larger tensor is assigned first.
   EXPECT_EQ(plan->ToString(), "rank 0: 16 bytes: b\nrank 1: 8 bytes: a\n");
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// A save on a disk that is busy for longer than the timeout of collectives: no
-/// rank is reported lost, and the weights are complete in the end.
+/// A disk that is busy for longer than the timeout of collectives: no rank is
+/// reported lost, and the save completes.
 
 #include <cstdint>
 #include <functional>
@@ -32,12 +32,12 @@ namespace crosshatch::checkpoint {
 namespace {
 
 constexpr int kRanks = 3;
-/// Long enough that ranks of a busy machine meet it.
+/// Long enough for ranks on a busy machine.
 constexpr absl::Duration kTimeout = absl::Seconds(2);
 /// A lost rank is detected within 9/8 of the timeout.
 constexpr absl::Duration kBusy = absl::Milliseconds(2500);
 
-// Which operation is slow, at a rank's first use.
+// The operation that is slow at a rank's first use.
 enum class Slow { kWrite, kFlush, kPutInPlace };
 
 class SlowFileSystem final : public FileSystem {
@@ -86,7 +86,7 @@ void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
 class SlowDiskTest : public ::testing::TestWithParam<Case> {
  protected:
-  // Runs `save` on ranks of which one has a slow disk.
+  // Runs `save` on ranks, one of which has a slow disk.
   void ExpectSaves(const std::function<absl::Status(World&, const std::string&,
                                                     FileSystem&)>& save) {
     RunRanks(kRanks,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Checkpoints of ranks whose states differ: pipeline stages with different
-// numbers of ranks and layers save one checkpoint, and other stages read it.
+// Pipeline stages with different numbers of ranks and layers save one
+// checkpoint, and other stages read it.
 
 #include <cmath>
 #include <cstdint>
