@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/comm/communicator.h"
 
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -27,30 +26,6 @@ SegmentList Piece(const void* data, int64_t index, int64_t count, DType dtype) {
   const char* begin = static_cast<const char*>(data);
   if (begin != nullptr) begin += index * count * SizeOf(dtype);
   return Contiguous(begin, count);
-}
-
-/// Returns a framed message of an exchange: the label, then the blob.
-std::string Frame(const std::string& label, const std::string& blob) {
-  const uint64_t length = label.size();
-  std::string framed(sizeof(length), '\0');
-  std::memcpy(framed.data(), &length, sizeof(length));
-  absl::StrAppend(&framed, label, blob);
-  return framed;
-}
-
-struct Framed {
-  std::string label;
-  std::string blob;
-};
-
-Framed Unframe(const std::string& framed) {
-  uint64_t length = 0;
-  CH_CHECK(framed.size() >= sizeof(length)) << "a message without a label";
-  std::memcpy(&length, framed.data(), sizeof(length));
-  CH_CHECK(framed.size() - sizeof(length) >= length)
-      << "a message is cut short";
-  return {framed.substr(sizeof(length), length),
-          framed.substr(sizeof(length) + length)};
 }
 
 }  // namespace
@@ -126,11 +101,13 @@ absl::Status Communicator::AgreeAndIssue(const Collective& collective,
 }
 
 absl::Status Communicator::Connect() {
-  CH_ASSIGN_OR_RETURN(plane_,
-                      planes_.Connect(key_, member_, context_, timeout_,
-                                      [this](const std::string& blob) {
-                                        return control_->GatherInOrder(blob);
-                                      }));
+  CH_ASSIGN_OR_RETURN(
+      plane_, planes_.Connect(
+                  key_, member_, context_, timeout_, [this](std::string blob) {
+                    return control_->Gather(GatherOrder::kOfStream,
+                                            std::move(blob),
+                                            "the connection of its data plane");
+                  }));
   if (!planes_.connects_alone()) {
     control_->Watch(plane_, planes_.moves_host_memory());
   }
@@ -145,26 +122,8 @@ absl::StatusOr<std::vector<std::string>> Communicator::Exchange(
     return context_.status();
   }
   absl::StatusOr<std::vector<std::string>> blobs = control_->Gather(
-      Frame(label, blob), absl::StrCat("exchange '", label, "'"));
-  if (!blobs.ok()) {
-    context_.Poison(blobs.status());
-    return blobs;
-  }
-  // All members have the same blobs, and so find the same difference.
-  std::string first;
-  for (int r = 0; r < size(); ++r) {
-    Framed parts = Unframe((*blobs)[r]);
-    (*blobs)[r] = std::move(parts.blob);
-    if (r == 0) first = std::move(parts.label);
-    if (r == 0 || parts.label == first) continue;
-    const absl::Status failure = absl::FailedPreconditionError(
-        absl::StrCat("ranks of ", Describe(), " disagree: rank ",
-                     world_ranks()[0], " came to exchange '", first, "', rank ",
-                     world_ranks()[r], " to exchange '", parts.label, "'"));
-    (void)control_->Fail(failure);
-    context_.Poison(failure);
-    return failure;
-  }
+      GatherOrder::kOfRank, blob, absl::StrCat("exchange '", label, "'"));
+  if (!blobs.ok()) context_.Poison(blobs.status());
   return blobs;
 }
 

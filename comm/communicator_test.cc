@@ -26,7 +26,6 @@ struct Recording {
   std::vector<Collective> run;
   std::vector<Fingerprint> fingerprints;
   std::vector<std::string> gathered;
-  std::vector<std::string> framed;
   std::vector<std::string> connecting;
   std::vector<std::string> offered;
   int watched = 0;
@@ -35,8 +34,6 @@ struct Recording {
   /// What the control plane returns, and what the data plane.
   absl::Status result;
   absl::Status issued;
-  /// Instead of the blobs of others, which are like this rank's.
-  std::vector<std::string> blobs;
 };
 
 class RecordingGroup final : public ControlGroup {
@@ -54,17 +51,11 @@ class RecordingGroup final : public ControlGroup {
   absl::string_view Of(int) const override { return ""; }
   void Done() override { ++recording_.done; }
   absl::StatusOr<std::vector<std::string>> Gather(
-      std::string blob, const std::string& what) override {
-    recording_.gathered.push_back(what);
-    recording_.framed.push_back(blob);
+      GatherOrder order, std::string blob, const std::string& what) override {
+    (order == GatherOrder::kOfRank ? recording_.gathered
+                                   : recording_.connecting)
+        .push_back(what);
     if (!recording_.result.ok()) return recording_.result;
-    std::vector<std::string> blobs = recording_.blobs;
-    blobs.resize(static_cast<size_t>(size_), blob);
-    return blobs;
-  }
-  absl::StatusOr<std::vector<std::string>> GatherInOrder(
-      const std::string& blob) override {
-    recording_.connecting.push_back(blob);
     return std::vector<std::string>(static_cast<size_t>(size_), blob);
   }
   void Watch(std::shared_ptr<DataPlane>, bool) override {
@@ -351,19 +342,6 @@ TEST_F(CommunicatorTest, ExchangeGivesTheBlobsOfAll) {
   EXPECT_THAT(recording_.gathered, ElementsAre("exchange 'sizes'"));
 }
 
-TEST_F(CommunicatorTest, ExchangesOfDifferentLabelsFailTheGroup) {
-  // Rank 2's message comes first; the control plane returns it.
-  ASSERT_TRUE(comm_.Exchange("its", "shapes").ok());
-  recording_.blobs = {recording_.framed.back()};
-  const absl::Status status = comm_.Exchange("mine", "sizes").status();
-  EXPECT_EQ(status, absl::FailedPreconditionError(
-                        "ranks of group 'tp' (ranks 2, 4, 6) disagree: rank 2 "
-                        "came to exchange 'shapes', rank 4 to exchange "
-                        "'sizes'"));
-  EXPECT_EQ(recording_.failed, status);
-  EXPECT_EQ(context_.status(), status);
-}
-
 TEST_F(CommunicatorTest, PoisonedRankExchangesNothing) {
   context_.Poison(absl::DataLossError("boom"));
   EXPECT_EQ(comm_.Exchange("", "x").status(), absl::DataLossError("boom"));
@@ -392,7 +370,8 @@ TEST_F(CommunicatorTest, ConnectsItsPlaneAtTheFirstCollective) {
   for (const char* label : {"a", "b"}) {
     ASSERT_TRUE(Barrier(comm_, stream(), label).ok());
   }
-  EXPECT_THAT(recording_.connecting, ElementsAre("hello"));
+  EXPECT_THAT(recording_.connecting,
+              ElementsAre("the connection of its data plane"));
   EXPECT_EQ(recording_.watched, 1);
   EXPECT_THAT(recording_.offered, ElementsAre("b"));
   EXPECT_EQ(recording_.run.size(), 2u);

@@ -7,6 +7,7 @@
 /// report failures. It is implemented by threads (comm/local) and by processes
 /// (comm/mpi). Data planes (comm/data_plane.h) move data.
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,6 +22,14 @@
 #include "crosshatch/tensor/stream.h"
 
 namespace crosshatch {
+
+/// What a gathering is in one order with.
+enum class GatherOrder : uint8_t {
+  /// With other gatherings of the rank's thread, and with no stream.
+  kOfRank,
+  /// With collectives, by what runs those.
+  kOfStream,
+};
 
 /// One member's end of a group. It may be destroyed after the control plane and
 /// the rank's context, and then uses neither. Its payloads are those of the
@@ -46,14 +55,10 @@ class ControlGroup : public Payloads {
   virtual void Done() = 0;
 
   /// Gathers the blobs of all members, by index; they may differ in size.
-  /// Blocks the rank's thread, ordered with no stream.
-  /// \param what names what is gathered, for messages of who waits for whom.
-  /// \error why the group has failed.
+  /// \param what names what is gathered; compared as fingerprints are.
+  /// \error why the group has failed, as of Agree.
   virtual absl::StatusOr<std::vector<std::string>> Gather(
-      std::string blob, const std::string& what) = 0;
-  /// The same in one order with collectives, and by what runs those.
-  virtual absl::StatusOr<std::vector<std::string>> GatherInOrder(
-      const std::string& blob) = 0;
+      GatherOrder order, std::string blob, const std::string& what) = 0;
 
   /// Polls `plane` from now on, and aborts it when the job fails.
   /// \param blocks whether issuing to it returns when the data are in place,

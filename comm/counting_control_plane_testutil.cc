@@ -24,15 +24,11 @@ class CountingGroup final : public ControlGroup {
   absl::string_view Of(int member) const override { return inner_->Of(member); }
   void Done() override { inner_->Done(); }
   absl::StatusOr<std::vector<std::string>> Gather(
-      std::string blob, const std::string& what) override {
+      GatherOrder order, std::string blob, const std::string& what) override {
     ++counts_.exchanges;
     counts_.messages += members_ - 1;
     counts_.bytes += static_cast<int64_t>(blob.size()) * (members_ - 1);
-    return inner_->Gather(std::move(blob), what);
-  }
-  absl::StatusOr<std::vector<std::string>> GatherInOrder(
-      const std::string& blob) override {
-    return inner_->GatherInOrder(blob);
+    return inner_->Gather(order, std::move(blob), what);
   }
   absl::Status Fail(const absl::Status& failure) override {
     return inner_->Fail(failure);

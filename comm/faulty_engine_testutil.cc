@@ -146,7 +146,10 @@ class FaultyEngine::FaultyGroup final : public ControlGroup {
   }
 
   absl::StatusOr<std::vector<std::string>> Gather(
-      std::string blob, const std::string& what) override {
+      GatherOrder order, std::string blob, const std::string& what) override {
+    if (order == GatherOrder::kOfStream) {
+      return inner_->Gather(order, std::move(blob), what);
+    }
     const EngineFault& fault = group_->fault;
     GroupTraffic& traffic = group_->traffic;
     const bool is_now = EngineFault::IsOfExchange(fault.kind) &&
@@ -158,12 +161,8 @@ class FaultyEngine::FaultyGroup final : public ControlGroup {
     if (is_now && fault.kind == Kind::kSkipExchange) {
       return std::vector<std::string>(static_cast<size_t>(traffic.size), blob);
     }
-    if (is_now) CH_RETURN_IF_ERROR(inner_->Gather(blob, what).status());
-    return inner_->Gather(std::move(blob), what);
-  }
-  absl::StatusOr<std::vector<std::string>> GatherInOrder(
-      const std::string& blob) override {
-    return inner_->GatherInOrder(blob);
+    if (is_now) CH_RETURN_IF_ERROR(inner_->Gather(order, blob, what).status());
+    return inner_->Gather(order, std::move(blob), what);
   }
   void Watch(std::shared_ptr<DataPlane> plane, bool blocks) override {
     inner_->Watch(std::move(plane), blocks);

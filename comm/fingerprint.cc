@@ -198,6 +198,13 @@ absl::Status CheckAgreement(const std::string& group,
         members, [&](int, int64_t, int, int64_t) { return agree = false; });
   }
   if (agree) return absl::OkStatus();
+  for (size_t i = 1; members[0]->sequence < 0 && i < members.size(); ++i) {
+    if (SameFields(*members[0], *members[i])) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("ranks of ", group, " disagree: rank ", world_ranks[0],
+                     " came to ", Describe(*members[0]), ", rank ",
+                     world_ranks[i], " to ", Describe(*members[i])));
+  }
   return absl::FailedPreconditionError(
       absl::StrCat("ranks of ", group,
                    " disagree:", Difference(world_ranks, members).Text()));

@@ -183,6 +183,16 @@ TEST(CheckAgreement, LeavesOutTheRootsOwnListOfABroadcast) {
       HasSubstr("count: rank 5 sends 8 elements to rank 9, which expects 7"));
 }
 
+TEST(CheckAgreement, ComparesWhatIsGathered) {
+  std::vector<Fingerprint> members(
+      3, {.sequence = -1, .label = "exchange 'sizes'"});
+  EXPECT_TRUE(CheckAgreement("g", kRanks, members).ok());
+  members[2].label = "exchange 'shapes'";
+  EXPECT_EQ(Disagreement(members),
+            "ranks of group 'tp' (ranks 3, 5, 9) disagree: rank 3 came to "
+            "exchange 'sizes', rank 9 to exchange 'shapes'");
+}
+
 TEST(CheckAgreement, StopsAfterAFewCounts) {
   std::vector<Fingerprint> members(20);
   std::vector<int> ranks(20);

@@ -31,13 +31,9 @@ class FakeControlGroup final : public ControlGroup {
   }
   absl::string_view Of(int) const override { return ""; }
   void Done() override {}
-  absl::StatusOr<std::vector<std::string>> Gather(std::string blob,
+  absl::StatusOr<std::vector<std::string>> Gather(GatherOrder, std::string blob,
                                                   const std::string&) override {
     return std::vector<std::string>(static_cast<size_t>(size_), blob);
-  }
-  absl::StatusOr<std::vector<std::string>> GatherInOrder(
-      const std::string& blob) override {
-    return Gather(blob, "");
   }
   absl::Status Fail(const absl::Status& failure) override {
     context_.Poison(failure);

@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "crosshatch/comm/fingerprint.h"
 #include "crosshatch/comm/watch_clock.h"
 
 namespace crosshatch::internal {
@@ -59,10 +59,10 @@ class InFlight {
 
   /// \name The member's
   /// @{
-  /// \param what describes the operation; valid until Leave.
-  void Enter(const absl::FunctionRef<std::string()>& what) {
+  /// \param fingerprint of the operation; valid until Leave.
+  void Enter(const Fingerprint& fingerprint) {
     std::lock_guard lock(mutex_);
-    what_ = &what;
+    fingerprint_ = &fingerprint;
     ++count_;
     stage_.store(0, std::memory_order_relaxed);
   }
@@ -73,7 +73,7 @@ class InFlight {
   }
   void Leave() {
     std::lock_guard lock(mutex_);
-    what_ = nullptr;
+    fingerprint_ = nullptr;
   }
   /// @}
 
@@ -81,20 +81,21 @@ class InFlight {
   /// Called by the watchdog.
   std::optional<Stay> Find(const WatchMoment& now, absl::Duration least) {
     std::lock_guard lock(mutex_);
-    if (what_ == nullptr) return std::nullopt;
+    if (fingerprint_ == nullptr) return std::nullopt;
     if (seen_ != count_) {
       seen_ = count_;
       since_ = now.counted;
     }
     const absl::Duration age = now.counted - since_;
     if (age < least) return std::nullopt;
-    return Stay{age, stage_.load(std::memory_order_relaxed), (*what_)()};
+    return Stay{age, stage_.load(std::memory_order_relaxed),
+                Describe(*fingerprint_)};
   }
 
  private:
   std::mutex mutex_;
   /// Null outside of an operation.
-  const absl::FunctionRef<std::string()>* what_ = nullptr;
+  const Fingerprint* fingerprint_ = nullptr;
   uint64_t count_ = 0;
   std::atomic<int> stage_{0};
   // The watchdog's: the operation that it saw last, and when it saw it first.

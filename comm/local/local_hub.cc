@@ -27,11 +27,7 @@ std::shared_ptr<LocalGroup> LocalHub::Group(const GroupKey& key) {
       CH_CHECK(contexts_[rank] != nullptr) << "rank " << rank << " is not here";
       hosts.push_back(contexts_[rank]->host_agent());
     }
-    group = std::make_shared<LocalGroup>(
-        &graph_, key, std::move(hosts),
-        [this](const LocalGroup& broken, const absl::Status& failure) {
-          return FailGroup(broken, failure);
-        });
+    group = std::make_shared<LocalGroup>(*this, key, hosts);
     if (failure_.has_value()) group->Fail(InducedError(*failure_));
   }
   return group;
@@ -44,7 +40,7 @@ void LocalHub::FailRank(int rank, const absl::Status& error) {
 absl::Status LocalHub::FailGroup(const LocalGroup& group,
                                  const absl::Status& error) {
   return Fail(
-      {.world_ranks = group.world_ranks(), .of_group = true, .error = error},
+      {.world_ranks = group.world_ranks, .of_group = true, .error = error},
       &group);
 }
 

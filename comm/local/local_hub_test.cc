@@ -13,7 +13,9 @@
 #include "absl/time/time.h"
 #include "crosshatch/comm/fingerprint.h"
 #include "crosshatch/comm/local/late_wait.h"
+#include "crosshatch/comm/local/local_planes.h"
 #include "crosshatch/comm/watch_clock.h"
+#include "crosshatch/tensor/kernels/kernel_table.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -80,6 +82,12 @@ KernelTable Kernels(bool blocks) {
   return kernels;
 }
 
+/// Ranks that are threads send one another nothing.
+class NoPayloads final : public Payloads {
+ public:
+  absl::string_view Of(int) const override { return ""; }
+};
+
 /// Returns when rank 1 alone has not come to its barrier.
 void AwaitTheOtherAtTheBarrier(LocalGroup& group) {
   group.FindLate({.counted = absl::ZeroDuration()}, absl::ZeroDuration());
@@ -106,9 +114,14 @@ TEST(LocalHubTest, NamesTheMemberThatHasMetTheOthersAndDoesNotLeave) {
       collective.recv = collective.send;
       Fingerprint fingerprint;
       fingerprint.Assign(collective, 40);
-      group->Offer(r, collective);
-      EXPECT_EQ(group->Agree(r, fingerprint), absl::OkStatus());
-      group->Move(r, 40, Kernels(r == 1));
+      const KernelTable kernels = Kernels(r == 1);
+      const auto plane = MakeMemoryPlane(group, r, kernels);
+      Stream& stream = RankContext::Current().compute_stream();
+      group->slots[r].fingerprint = &fingerprint;
+      plane->Offer(collective, [](int, int64_t) -> char* { return nullptr; });
+      EXPECT_EQ(group->collectives.Agree(r, fingerprint), absl::OkStatus());
+      EXPECT_EQ(plane->Issue(collective, 40, NoPayloads(), stream),
+                absl::OkStatus());
     });
   }
   at_it.wait();
@@ -130,7 +143,7 @@ TEST(LocalHubTest, NamesTheGroupThatKeepsTheOthersWaiting) {
   const auto tp = job.Group("tp", {0, 1});
   const auto wait = [](LocalGroup& group, int member, const std::string& what) {
     return std::thread([&group, member, what] {
-      EXPECT_FALSE(group.Gather(member, "", what).ok());
+      EXPECT_FALSE(group.exchanges.Gather(member, "", what).ok());
     });
   };
   std::thread rank_2 = wait(*fsdp, 1, "the weights");
@@ -158,7 +171,8 @@ TEST(LocalHubTest, NamesTheGroupThatKeepsTheOthersWaiting) {
 TEST(LocalHubTest, TimeInWhichTheProcessStoodStillDoesNotCount) {
   Job job(2);
   const auto group = job.Group("all", {0, 1});
-  std::thread waiter([&] { EXPECT_FALSE(group->Gather(0, "", "it").ok()); });
+  std::thread waiter(
+      [&] { EXPECT_FALSE(group->exchanges.Gather(0, "", "it").ok()); });
   AwaitWaiters(*group);
   WatchClock clock(absl::Milliseconds(100));
   SteadyTime real = SteadyTime::clock::now();

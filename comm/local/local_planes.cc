@@ -4,7 +4,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
+#include "absl/functional/function_ref.h"
+#include "absl/types/span.h"
+#include "crosshatch/comm/kernel_copy.h"
 #include "crosshatch/comm/local/local_group.h"
+#include "crosshatch/comm/reduce_segments.h"
+#include "crosshatch/comm/segment_cursor.h"
 #include "crosshatch/tensor/device_backend.h"
 
 namespace crosshatch::internal {
@@ -21,30 +27,28 @@ class LocalControlGroup final : public ControlGroup {
         member_(member) {}
 
   void Bind(Stream& stream) override {
-    const bool by_queue = !context_.backend().host_addressable();
-    group_->Bind(member_, context_.AgentOf(stream),
-                 by_queue ? &stream : nullptr);
+    group_->collectives.SetAgent(member_, context_.AgentOf(stream));
+    if (!context_.backend().host_addressable()) slot().queue = &stream;
   }
   absl::Status Agree(const Fingerprint& fingerprint,
                      absl::FunctionRef<void(PayloadRoom)> offer) override {
     turns_.begun.fetch_add(1, std::memory_order_relaxed);
+    slot().fingerprint = &fingerprint;
     // Members see one another's memory.
     offer([](int, int64_t) -> char* { return nullptr; });
-    return group_->Agree(member_, fingerprint);
+    return group_->collectives.Agree(member_, fingerprint);
   }
   absl::string_view Of(int) const override { return ""; }
   void Done() override { turns_.ended.fetch_add(1, std::memory_order_relaxed); }
 
   absl::StatusOr<std::vector<std::string>> Gather(
-      std::string blob, const std::string& what) override {
+      GatherOrder order, std::string blob, const std::string& what) override {
     turns_.begun.fetch_add(1, std::memory_order_relaxed);
-    auto blobs = group_->Gather(member_, blob, what);
+    Rendezvous& rendezvous =
+        order == GatherOrder::kOfRank ? group_->exchanges : group_->collectives;
+    auto blobs = rendezvous.Gather(member_, std::move(blob), what);
     turns_.ended.fetch_add(1, std::memory_order_relaxed);
     return blobs;
-  }
-  absl::StatusOr<std::vector<std::string>> GatherInOrder(
-      const std::string&) override {
-    return absl::UnimplementedError("ranks are threads: they need not connect");
   }
 
   absl::Status Fail(const absl::Status& failure) override {
@@ -52,6 +56,8 @@ class LocalControlGroup final : public ControlGroup {
   }
 
  private:
+  LocalGroup::Slot& slot() { return group_->slots[member_]; }
+
   const std::shared_ptr<LocalHub> hub_;
   RankContext& context_;
   LocalHub::Turns& turns_;
@@ -63,23 +69,153 @@ class MemoryPlane final : public DataPlane {
  public:
   MemoryPlane(std::shared_ptr<LocalGroup> group, int member,
               const KernelTable& kernels)
-      : group_(std::move(group)), member_(member), kernels_(kernels) {}
+      : group_(std::move(group)), me_(member), kernels_(kernels) {}
 
   void Offer(const Collective& collective, PayloadRoom) override {
-    group_->Offer(member_, collective);
+    slot().collective = &collective;
+    if (slot().queue != nullptr) slot().before = slot().queue->Record();
   }
-  absl::Status Issue(const Collective&, int64_t sequence, const Payloads&,
-                     Stream&) override {
-    group_->Move(member_, sequence, kernels_);
-    return absl::OkStatus();
-  }
+  absl::Status Issue(const Collective& collective, int64_t, const Payloads&,
+                     Stream&) override;
   void Abort() override {}
 
  private:
+  using Slot = LocalGroup::Slot;
+
+  int size() const { return group_->size(); }
+  Slot& slot() { return group_->slots[me_]; }
+  const Collective& of(int member) const {
+    return *group_->slots[member].collective;
+  }
+
+  void Move(const Collective& mine);
+  void AllReduce(const Collective& mine);
+  void Copy(const SegmentList& from, const SegmentList& to, int64_t begin,
+            int64_t count, DType dtype);
+  void Reduce(absl::FunctionRef<const SegmentList&(int rank)> of_rank,
+              int64_t begin, int64_t count);
+  /// Waits until all members have come to `point` of the collective, or lets
+  /// the queue wait until their queues have.
+  void Join(Event Slot::*point);
+  void AwaitPeers(Event Slot::*point);
+
   const std::shared_ptr<LocalGroup> group_;
-  const int member_;
+  const int me_;
   const KernelTable& kernels_;
 };
+
+absl::Status MemoryPlane::Issue(const Collective& collective, int64_t,
+                                const Payloads&, Stream&) {
+  if (slot().queue != nullptr) {
+    AwaitPeers(&Slot::before);
+  } else if (collective.kind == CollectiveKind::kBarrier) {
+    return absl::OkStatus();
+  }
+  slot().in_flight.Enter(*slot().fingerprint);
+  Move(collective);
+  Join(&Slot::after);
+  slot().in_flight.Leave();
+  return absl::OkStatus();
+}
+
+void MemoryPlane::Join(Event Slot::*point) {
+  if (slot().queue != nullptr) slot().*point = slot().queue->Record();
+  slot().in_flight.Step();
+  group_->barrier.ArriveAndWait();
+  slot().in_flight.Step();
+  // A slot is not written again before all have come to the next collective,
+  // and so have read it.
+  if (slot().queue != nullptr) AwaitPeers(point);
+}
+
+void MemoryPlane::AwaitPeers(Event Slot::*point) {
+  for (int i = 1; i < size(); ++i) {
+    slot().queue->Wait(group_->slots[(me_ + i) % size()].*point);
+  }
+}
+
+void MemoryPlane::Copy(const SegmentList& from, const SegmentList& to,
+                       int64_t begin, int64_t count, DType dtype) {
+  const int64_t elem_bytes = SizeOf(dtype);
+  const SegmentCursor source(from, elem_bytes, begin);
+  const SegmentCursor target(to, elem_bytes, begin);
+  if (slot().queue == nullptr) {
+    return CopySegments(source, target, count, elem_bytes);
+  }
+  slot().queue->Launch([&](KernelContext& on) {
+    CopyByKernels(source, target, count, dtype, kernels_, on);
+  });
+}
+
+void MemoryPlane::Reduce(
+    absl::FunctionRef<const SegmentList&(int rank)> of_rank, int64_t begin,
+    int64_t count) {
+  const Collective& mine = of(me_);
+  const int64_t elem_bytes = SizeOf(mine.dtype);
+  absl::InlinedVector<SegmentCursor, 8> sources;
+  for (int r = 0; r < size(); ++r) {
+    sources.emplace_back(of_rank(r), elem_bytes, begin);
+  }
+  const SegmentCursor to(mine.recv[0], elem_bytes, begin);
+  const auto reduce = [&](KernelContext& on) {
+    ReduceSegments(mine, absl::MakeSpan(sources), to, count, kernels_, on);
+  };
+  if (slot().queue != nullptr) return slot().queue->Launch(reduce);
+  // No pool: the ranks are the parallelism, and compute streams need the pools.
+  KernelContext context;
+  reduce(context);
+}
+
+void MemoryPlane::Move(const Collective& mine) {
+  const int n = size();
+  const auto copy = [&](const SegmentList& from, const SegmentList& to) {
+    Copy(from, to, 0, NumElements(to), mine.dtype);
+  };
+  switch (mine.kind) {
+    case CollectiveKind::kAllGather:
+      // Each rank begins with itself, so that not all read from one peer.
+      for (int i = 0; i < n; ++i) {
+        const int r = (me_ + i) % n;
+        copy(of(r).send[0], mine.recv[r]);
+      }
+      break;
+    case CollectiveKind::kReduceScatter:
+      Reduce([&](int r) -> const SegmentList& { return of(r).send[me_]; }, 0,
+             NumElements(mine.recv[0]));
+      break;
+    case CollectiveKind::kAllReduce:
+      AllReduce(mine);
+      break;
+    case CollectiveKind::kAllToAll:
+      for (int i = 0; i < n; ++i) {
+        const int r = (me_ + i) % n;
+        copy(of(r).send[me_], mine.recv[r]);
+      }
+      break;
+    case CollectiveKind::kBroadcast:
+      if (!mine.recv.empty()) copy(of(mine.root).send[0], mine.recv[0]);
+      break;
+    case CollectiveKind::kBarrier:
+      break;
+  }
+}
+
+void MemoryPlane::AllReduce(const Collective& mine) {
+  // In place works: this rank alone reads piece `me_` of each buffer, and
+  // writes only that piece of its own until all have finished reading.
+  const int n = size();
+  const int64_t count = NumElements(mine.recv[0]);
+  const auto begin = [&](int r) { return PieceBegin(count, n, r); };
+  Reduce([&](int r) -> const SegmentList& { return of(r).send[0]; }, begin(me_),
+         begin(me_ + 1) - begin(me_));
+  if (n == 1) return;
+  Join(&Slot::summed);
+  for (int i = 1; i < n; ++i) {
+    const int r = (me_ + i) % n;
+    Copy(of(r).recv[0], mine.recv[0], begin(r), begin(r + 1) - begin(r),
+         mine.dtype);
+  }
+}
 
 }  // namespace
 
@@ -91,8 +227,13 @@ absl::StatusOr<std::unique_ptr<ControlGroup>> LocalControlPlane::Join(
 absl::StatusOr<std::unique_ptr<DataPlane>> MemoryPlanes::Connect(
     const GroupKey& key, int member, RankContext& context, absl::Duration,
     Exchange) {
-  return std::make_unique<MemoryPlane>(hub_->Group(key), member,
-                                       context.kernels());
+  return MakeMemoryPlane(hub_->Group(key), member, context.kernels());
+}
+
+std::unique_ptr<DataPlane> MakeMemoryPlane(std::shared_ptr<LocalGroup> group,
+                                           int member,
+                                           const KernelTable& kernels) {
+  return std::make_unique<MemoryPlane>(std::move(group), member, kernels);
 }
 
 }  // namespace crosshatch::internal

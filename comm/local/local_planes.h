@@ -34,6 +34,13 @@ class LocalControlPlane final : public ControlPlane {
 };
 
 /// The data planes of ranks that read one another's memory.
+///
+/// Each member moves its part of the data: of host memory on the calling
+/// thread, of a device in its queue. There the ranks' threads meet when they
+/// issue the collective. By events, each queue then waits for the work that the
+/// peers' queues hold before the collective, and later work waits for the
+/// peers' part of it. So a queue waits only for issued work and cannot stall.
+/// Only a rendezvous of threads can, and the wait graph finds that.
 class MemoryPlanes final : public DataPlanes {
  public:
   explicit MemoryPlanes(std::shared_ptr<LocalHub> hub) : hub_(std::move(hub)) {}
@@ -48,6 +55,11 @@ class MemoryPlanes final : public DataPlanes {
   const std::string name_ = "local";
   const std::shared_ptr<LocalHub> hub_;
 };
+
+/// Returns `member`'s end of MemoryPlanes for one group.
+std::unique_ptr<DataPlane> MakeMemoryPlane(std::shared_ptr<LocalGroup> group,
+                                           int member,
+                                           const KernelTable& kernels);
 
 }  // namespace crosshatch::internal
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "crosshatch/base/status_macros.h"
 
 namespace crosshatch::internal {
 namespace {
@@ -17,16 +18,16 @@ bool Met(uint32_t before, uint32_t after) {
 
 }  // namespace
 
-Rendezvous::Rendezvous(WaitGraph* graph, std::string group,
+Rendezvous::Rendezvous(WaitGraph& graph, std::string group,
                        std::vector<int> world_ranks,
-                       std::vector<AgentId> agents, OnBroken on_broken)
+                       const std::vector<AgentId>& agents, OnBroken on_broken)
     : graph_(graph),
       group_(std::move(group)),
-      on_broken_(std::move(on_broken)) {
-  members_.reserve(world_ranks.size());
-  for (size_t i = 0; i < world_ranks.size(); ++i) {
-    members_.push_back({.world_rank = world_ranks[i], .agent = agents[i]});
-  }
+      world_ranks_(std::move(world_ranks)),
+      on_broken_(std::move(on_broken)),
+      fingerprints_(agents.size()) {
+  for (const AgentId agent : agents) members_.push_back({.agent = agent});
+  for (auto& blobs : blobs_) blobs.resize(agents.size());
 }
 
 void Rendezvous::SetAgent(int member, AgentId agent) {
@@ -34,28 +35,25 @@ void Rendezvous::SetAgent(int member, AgentId agent) {
   std::lock_guard lock(mutex_);
   if (members_[member].agent == agent) return;
   members_[member].agent = agent;
-  if (graph_ == nullptr) return;
   const std::vector<AgentId> missing = MissingAgents();
   for (const Member& waiter : members_) {
     if (!waiter.waits) continue;
-    stalls.push_back(graph_->UpdateWait(waiter.agent, missing));
+    stalls.push_back(graph_.UpdateWait(waiter.agent, missing));
   }
 }
 
-absl::Status Rendezvous::Meet(int member,
-                              absl::FunctionRef<absl::Status()> check,
-                              absl::FunctionRef<std::string()> what) {
+absl::Status Rendezvous::Agree(int member, const Fingerprint& fingerprint) {
   uint32_t epoch;
   {
     std::unique_lock lock(mutex_);
     if (!failure_.ok()) return failure_;
-    Member& self = members_[member];
-    self.came = true;
-    self.what = &what;
+    members_[member].came = true;
+    fingerprints_[member] = &fingerprint;
     ++num_came_;
     epoch = epoch_.Get();
     if (num_came_ == static_cast<int>(members_.size())) {
-      absl::Status agreement = check();
+      absl::Status agreement =
+          CheckAgreement(group_, world_ranks_, fingerprints_);
       if (agreement.ok()) {
         EndWaits();
         num_came_ = 0;
@@ -72,22 +70,30 @@ absl::Status Rendezvous::Meet(int member,
     }
     if (num_came_ == 1) first_came_ = SteadyTime::clock::now();
   }
-  if (!epoch_.SpinWhile(epoch)) WaitFor(member, epoch, what);
+  if (!epoch_.SpinWhile(epoch)) WaitFor(member, epoch);
   if (Met(epoch, epoch_.Get())) return absl::OkStatus();
   std::lock_guard lock(mutex_);
   return failure_;
 }
 
-void Rendezvous::WaitFor(int member, uint32_t epoch,
-                         absl::FunctionRef<std::string()> what) {
-  if (graph_ != nullptr) {
+absl::StatusOr<std::vector<std::string>> Rendezvous::Gather(
+    int member, std::string blob, const std::string& what) {
+  // The round cannot end before this member has come.
+  std::vector<std::string>& blobs = blobs_[epoch_.Get() / 2 % 2];
+  blobs[static_cast<size_t>(member)] = std::move(blob);
+  CH_RETURN_IF_ERROR(Agree(member, {.sequence = -1, .label = what}));
+  return blobs;
+}
+
+void Rendezvous::WaitFor(int member, uint32_t epoch) {
+  {
     WaitGraph::Stalls stalls;
     std::lock_guard lock(mutex_);
     if (epoch_.Get() != epoch) return;
     members_[member].waits = true;
-    stalls = graph_->BeginWait(
+    stalls = graph_.BeginWait(
         members_[member].agent, MissingAgents(),
-        absl::StrCat(what(), " of ", group_),
+        absl::StrCat(Describe(*fingerprints_[member]), " of ", group_),
         [this, epoch](const std::string& reason) { OnStall(epoch, reason); });
   }
   epoch_.WaitWhile(epoch);
@@ -114,8 +120,8 @@ std::optional<LateWait> Rendezvous::FindLate(const WatchMoment& now,
   }
   LateWait late{.group = group_, .age = now.counted - since_};
   if (late.age < least) return std::nullopt;
-  for (const Member& member : members_) {
-    (member.came ? late.waiting : late.missing).push_back(member.world_rank);
+  for (size_t i = 0; i < members_.size(); ++i) {
+    (members_[i].came ? late.waiting : late.missing).push_back(world_ranks_[i]);
   }
   late.text = DescribeMembers();
   return late;
@@ -146,24 +152,23 @@ std::vector<AgentId> Rendezvous::MissingAgents() const {
 }
 
 std::string Rendezvous::DescribeMembers() const {
-  std::string text;
-  for (const Member& member : members_) {
-    if (!member.came) continue;
-    absl::StrAppend(&text, text.empty() ? "" : ", ", "rank ", member.world_rank,
-                    " came to ", (*member.what)());
+  std::string came, missing;
+  for (size_t i = 0; i < members_.size(); ++i) {
+    if (members_[i].came) {
+      absl::StrAppend(&came, came.empty() ? "" : ", ", "rank ", world_ranks_[i],
+                      " came to ", Describe(*fingerprints_[i]));
+    } else {
+      absl::StrAppend(&missing, ", rank ", world_ranks_[i], " did not come");
+    }
   }
-  for (const Member& member : members_) {
-    if (member.came) continue;
-    absl::StrAppend(&text, ", rank ", member.world_rank, " did not come");
-  }
-  return text;
+  return came + missing;
 }
 
 void Rendezvous::EndWaits() {
   for (Member& member : members_) {
     if (!member.waits) continue;
     member.waits = false;
-    graph_->EndWait(member.agent);
+    graph_.EndWait(member.agent);
   }
 }
 

@@ -12,10 +12,11 @@
 #include <string>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "crosshatch/base/wait_graph.h"
+#include "crosshatch/comm/fingerprint.h"
 #include "crosshatch/comm/local/late_wait.h"
 #include "crosshatch/comm/local/wake_word.h"
 #include "crosshatch/comm/watch_clock.h"
@@ -26,7 +27,7 @@ namespace crosshatch::internal {
 /// if they disagree, if the wait graph finds that one can never come, or by
 /// Fail. Once failed, it stays so.
 ///
-/// A member meets again only after all others have left. The caller ensures
+/// A member comes again only after all others have left. The caller ensures
 /// that with a ThreadBarrier if members use one another's memory.
 class Rendezvous {
  public:
@@ -35,25 +36,26 @@ class Rendezvous {
   /// earlier failure that led to it.
   using OnBroken = std::function<absl::Status(const absl::Status& failure)>;
 
-  /// \param graph may be null; outlives this.
+  /// \param graph outlives this.
   /// \param group names the group in messages.
   /// \param world_ranks of the members, by index.
   /// \param agents the agents on which the members come, by index.
-  Rendezvous(WaitGraph* graph, std::string group, std::vector<int> world_ranks,
-             std::vector<AgentId> agents, OnBroken on_broken);
+  Rendezvous(WaitGraph& graph, std::string group, std::vector<int> world_ranks,
+             const std::vector<AgentId>& agents, OnBroken on_broken);
   Rendezvous(const Rendezvous&) = delete;
   Rendezvous& operator=(const Rendezvous&) = delete;
 
   /// Sets the agent on which `member` comes from now on.
   void SetAgent(int member, AgentId agent);
 
-  /// Waits until all members have come. What a member wrote before it came, the
+  /// Waits until all members have come. The last to come compares their
+  /// fingerprints (CheckAgreement). What a member wrote before it came, the
   /// others may read afterwards.
-  /// \param check called by the last to come while all others wait; its error
-  ///     fails the rendezvous.
-  /// \param what describes what `member` is about to do, for messages.
-  absl::Status Meet(int member, absl::FunctionRef<absl::Status()> check,
-                    absl::FunctionRef<std::string()> what);
+  absl::Status Agree(int member, const Fingerprint& fingerprint);
+  /// The same for `what`, and returns the blobs of all members. Copies them, so
+  /// that members may leave at any time.
+  absl::StatusOr<std::vector<std::string>> Gather(int member, std::string blob,
+                                                  const std::string& what);
 
   /// Releases everybody with `failure`, unless it has failed already.
   void Fail(const absl::Status& failure);
@@ -65,10 +67,7 @@ class Rendezvous {
 
  private:
   struct Member {
-    int world_rank;
     AgentId agent;
-    /// Valid while the member has come and all have not.
-    const absl::FunctionRef<std::string()>* what = nullptr;
     bool came = false;
     /// Registered in the graph as waiting.
     bool waits = false;
@@ -79,23 +78,29 @@ class Rendezvous {
   std::string DescribeMembers() const;
   void EndWaits();
 
-  void WaitFor(int member, uint32_t epoch,
-               absl::FunctionRef<std::string()> what);
+  void WaitFor(int member, uint32_t epoch);
   void OnStall(uint32_t epoch, const std::string& reason);
   void Break(const absl::Status& failure);
 
-  WaitGraph* const graph_;
+  WaitGraph& graph_;
   const std::string group_;
+  const std::vector<int> world_ranks_;
   const OnBroken on_broken_;
 
   std::mutex mutex_;
   std::vector<Member> members_;
+  /// By member. Valid while the member has come and all have not.
+  std::vector<const Fingerprint*> fingerprints_;
   int num_came_ = 0;
   SteadyTime first_came_;
   absl::Status failure_;
   // The watchdog's: the round that it saw last, and when that began.
   std::optional<uint32_t> seen_;
   absl::Duration since_;
+
+  /// Of even and of odd rounds, by member. All have read those of a round when
+  /// the next is complete.
+  std::vector<std::string> blobs_[2];
 
   /// Twice the number of completed rounds, plus 1 after a failure. Members wait
   /// for it to change; changed with mutex_ held.

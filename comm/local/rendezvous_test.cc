@@ -27,7 +27,7 @@ void OnThreads(int n, const std::function<void(int)>& body) {
 /// A rendezvous of the hosts of n ranks.
 struct Party {
   explicit Party(int n)
-      : rendezvous(&graph, "group 'x'", Ranks(n), Agents(n),
+      : rendezvous(graph, "group 'x'", Ranks(n), Agents(n),
                    [this](const absl::Status& failure) {
                      broken = failure;
                      return failed_before.ok() ? failure : failed_before;
@@ -44,10 +44,8 @@ struct Party {
     }
     return agents;
   }
-  absl::Status Meet(int member) {
-    return rendezvous.Meet(
-        member, [] { return absl::OkStatus(); },
-        [member] { return "step " + std::to_string(member); });
+  absl::Status Meet(int member, const std::string& what = "a step") {
+    return rendezvous.Agree(member, {.sequence = -1, .label = what});
   }
 
   WaitGraph graph;
@@ -91,18 +89,10 @@ TEST(Rendezvous, ShowsEachMemberWhatTheOthersWrote) {
   ThreadBarrier barrier(kThreads);
   std::vector<int> slots(kThreads);
   std::vector<int> wrong(kThreads);
-  int checks = 0;
   OnThreads(kThreads, [&](int i) {
     for (int round = 0; round < 500; ++round) {
       slots[i] = round * 10 + i;
-      const absl::Status status = party.rendezvous.Meet(
-          i,
-          [&] {
-            ++checks;
-            return absl::OkStatus();
-          },
-          [] { return "round"; });
-      if (!status.ok()) ++wrong[i];
+      if (!party.Meet(i).ok()) ++wrong[i];
       for (int r = 0; r < kThreads; ++r) {
         if (slots[r] != round * 10 + r) ++wrong[i];
       }
@@ -110,22 +100,37 @@ TEST(Rendezvous, ShowsEachMemberWhatTheOthersWrote) {
     }
   });
   EXPECT_THAT(wrong, testing::Each(0));
-  EXPECT_EQ(checks, 500);
+}
+
+// Nothing keeps a member that has its blobs from coming again.
+TEST(Rendezvous, GathersTheBlobsOfAll) {
+  constexpr int kThreads = 4;
+  Party party(kThreads);
+  const auto blob = [](int member, int round) {
+    return std::string(static_cast<size_t>(member * 9), 'x') +
+           std::to_string(round);
+  };
+  std::vector<int> wrong(kThreads);
+  OnThreads(kThreads, [&](int i) {
+    for (int round = 0; round < 500; ++round) {
+      const auto blobs = party.rendezvous.Gather(i, blob(i, round), "sizes");
+      for (int r = 0; r < kThreads; ++r) {
+        if (!blobs.ok() || (*blobs)[r] != blob(r, round)) ++wrong[i];
+      }
+    }
+  });
+  EXPECT_THAT(wrong, testing::Each(0));
 }
 
 TEST(Rendezvous, DisagreementFailsAllForGood) {
   Party party(3);
   std::vector<absl::Status> results(3);
-  OnThreads(3, [&](int i) {
-    results[i] = party.rendezvous.Meet(
-        i, [] { return absl::FailedPreconditionError("differ"); },
-        [] { return "step"; });
-  });
-  for (const absl::Status& result : results) {
-    EXPECT_EQ(result, absl::FailedPreconditionError("differ"));
-  }
-  EXPECT_EQ(party.broken, absl::FailedPreconditionError("differ"));
-  EXPECT_EQ(party.Meet(0), absl::FailedPreconditionError("differ"));
+  OnThreads(3, [&](int i) { results[i] = party.Meet(i, i < 2 ? "a" : "b"); });
+  const absl::Status differ = absl::FailedPreconditionError(
+      "ranks of group 'x' disagree: rank 10 came to a, rank 12 to b");
+  EXPECT_THAT(results, testing::Each(differ));
+  EXPECT_EQ(party.broken, differ);
+  EXPECT_EQ(party.Meet(0), differ);
 }
 
 TEST(Rendezvous, FailureFromOutsideReleasesThoseWhoWait) {
@@ -184,7 +189,8 @@ TEST(Rendezvous, ShowsAWatchWhoHasWaitedForWhom) {
   EXPECT_FALSE(find(absl::ZeroDuration()).has_value());
   OnThreads(3, [&](int i) {
     if (i < 2) {
-      EXPECT_EQ(party.Meet(i), absl::UnavailableError("gone"));
+      EXPECT_EQ(party.Meet(i, "step " + std::to_string(i)),
+                absl::UnavailableError("gone"));
       return;
     }
     std::optional<LateWait> late;

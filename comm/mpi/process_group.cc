@@ -17,12 +17,13 @@ ProcessGroup::ProcessGroup(std::shared_ptr<ProcessJob> job,
     : job_(std::move(job)),
       context_(context),
       group_(job_->Connect(key, member)),
-      description_(Describe(key)),
-      fingerprints_(static_cast<size_t>(size())),
-      pointers_(static_cast<size_t>(size())) {
+      description_(Describe(key)) {
+  const auto members = static_cast<size_t>(size());
   for (Lane* lane : {&agreements_, &gathers_}) {
-    lane->messages.resize(static_cast<size_t>(size()));
-    lane->requests.resize(static_cast<size_t>(size()));
+    lane->messages.resize(members);
+    lane->requests.resize(members);
+    lane->fingerprints.resize(members);
+    lane->pointers.resize(members);
   }
 }
 
@@ -47,7 +48,8 @@ absl::Status ProcessGroup::Agree(const Fingerprint& fingerprint,
   });
   if (size() > 1) {
     CH_RETURN_IF_ERROR(Exchange(agreements_, std::move(own)));
-    CH_RETURN_IF_ERROR(CheckMembers(fingerprint));
+    const StreamSpan comparing(spans_, "comparing");
+    CH_RETURN_IF_ERROR(CheckMembers(agreements_, fingerprint));
   }
   if (!is_watched_) return absl::OkStatus();
   ProcessJob::Lock lock = job_->TakeLock();
@@ -178,31 +180,30 @@ std::string ProcessGroup::DescribeMembers(const Lane& lane) const {
   return came + missing;
 }
 
-absl::Status ProcessGroup::CheckMembers(const Fingerprint& fingerprint) {
-  const StreamSpan comparing(spans_, "comparing");
+absl::Status ProcessGroup::CheckMembers(Lane& lane,
+                                        const Fingerprint& fingerprint) {
   for (int r = 0; r < size(); ++r) {
-    pointers_[r] = r == me() ? &fingerprint : &fingerprints_[r];
+    lane.pointers[r] = r == me() ? &fingerprint : &lane.fingerprints[r];
     if (r == me()) continue;
-    ReadFingerprint(group_->agreements.arrivals.message(r, agreements_.round),
-                    fingerprints_[r]);
+    ReadFingerprint(lane.rounds.arrivals.message(r, lane.round),
+                    lane.fingerprints[r]);
   }
   const absl::Status agreement =
-      CheckAgreement(description_, group_->key.world_ranks, pointers_);
+      CheckAgreement(description_, group_->key.world_ranks, lane.pointers);
   if (agreement.ok()) return absl::OkStatus();
   job_->FailGroup(*group_, agreement);
   return job_->failure();
 }
 
-absl::StatusOr<std::vector<std::string>> ProcessGroup::GatherOn(
-    Lane& lane, const std::string& what, const std::string& blob) {
+absl::StatusOr<std::vector<std::string>> ProcessGroup::Gather(
+    GatherOrder order, std::string blob, const std::string& what) {
+  Lane& lane = order == GatherOrder::kOfRank ? gathers_ : agreements_;
   if (size() == 1) {
     const absl::Status failure = job_->failure();
     if (!failure.ok()) return failure;
     return std::vector<std::string>{blob};
   }
-  Fingerprint fingerprint;
-  fingerprint.sequence = -1;
-  fingerprint.label = what;
+  const Fingerprint fingerprint = {.sequence = -1, .label = what};
   std::string own = Start(lane, fingerprint);
   for (int r = 0; r < size(); ++r) {
     if (r == me()) continue;
@@ -210,7 +211,8 @@ absl::StatusOr<std::vector<std::string>> ProcessGroup::GatherOn(
                                      lane.messages[static_cast<size_t>(r)]);
     std::memcpy(data, blob.data(), blob.size());
   }
-  const absl::Status exchanged = Exchange(lane, std::move(own));
+  absl::Status exchanged = Exchange(lane, std::move(own));
+  if (exchanged.ok()) exchanged = CheckMembers(lane, fingerprint);
   std::vector<std::string> blobs;
   for (int r = 0; exchanged.ok() && r < size(); ++r) {
     blobs.push_back(r == me() ? blob : std::string(PayloadOf(lane, r)));

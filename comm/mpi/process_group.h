@@ -31,13 +31,7 @@ class ProcessGroup final : public ControlGroup {
   }
   void Done() override;
   absl::StatusOr<std::vector<std::string>> Gather(
-      std::string blob, const std::string& what) override {
-    return GatherOn(gathers_, what, blob);
-  }
-  absl::StatusOr<std::vector<std::string>> GatherInOrder(
-      const std::string& blob) override {
-    return GatherOn(agreements_, "the connection of its data plane", blob);
-  }
+      GatherOrder order, std::string blob, const std::string& what) override;
   void Watch(std::shared_ptr<DataPlane> plane, bool blocks) override;
   absl::Status Fail(const absl::Status& failure) override;
 
@@ -53,6 +47,9 @@ class ProcessGroup final : public ControlGroup {
     /// In-flight messages, by member.
     std::vector<std::string> messages = {};
     std::vector<LinkRequest> requests = {};
+    /// By member; those of this one are the caller's.
+    std::vector<Fingerprint> fingerprints = {};
+    std::vector<const Fingerprint*> pointers = {};
   };
 
   int size() const { return group_->size(); }
@@ -67,12 +64,9 @@ class ProcessGroup final : public ControlGroup {
   /// Drops the messages of the last round.
   void Close(Lane& lane);
   absl::string_view PayloadOf(const Lane& lane, int member) const;
-  absl::StatusOr<std::vector<std::string>> GatherOn(Lane& lane,
-                                                    const std::string& what,
-                                                    const std::string& blob);
   /// Returns which members have come. The lock is held.
   std::string DescribeMembers(const Lane& lane) const;
-  absl::Status CheckMembers(const Fingerprint& fingerprint);
+  absl::Status CheckMembers(Lane& lane, const Fingerprint& fingerprint);
 
   const std::shared_ptr<ProcessJob> job_;
   RankContext& context_;
@@ -84,8 +78,6 @@ class ProcessGroup final : public ControlGroup {
   // What runs the stream's tasks alone uses these.
   SpanRow spans_;
   bool is_watched_ = false;
-  std::vector<Fingerprint> fingerprints_;
-  std::vector<const Fingerprint*> pointers_;
 };
 
 /// The control plane of a rank that is a process.
