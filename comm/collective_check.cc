@@ -7,7 +7,7 @@
 namespace crosshatch {
 namespace {
 
-/// Of one segment, so that neither the sum of a list nor its bytes overflow.
+/// Per segment, so that neither the sum nor the bytes of a list overflow.
 constexpr int64_t kMaxElements = int64_t{1} << 48;
 
 /// Checks one collective as one rank sees it.

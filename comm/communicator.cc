@@ -57,7 +57,7 @@ absl::Status Communicator::Issue(Collective collective, Stream& stream) {
       CheckCollective(collective, key_, member_, context_.device().is_meta()));
   BindTo(stream);
   Count(collective);
-  // Its time has that of waiting for the members that come later.
+  // The duration includes the wait for later members.
   const std::string name =
       context_.sink() == nullptr
           ? ""

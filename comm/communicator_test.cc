@@ -20,7 +20,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-/// What reached the engine.
+/// The calls that reached the engine.
 struct Recording {
   std::vector<Stream*> bound;
   std::vector<Collective> run;
@@ -31,7 +31,7 @@ struct Recording {
   int watched = 0;
   int done = 0;
   absl::Status failed;
-  /// What the control plane returns, and what the data plane.
+  /// The results of the control plane and of the data plane.
   absl::Status result;
   absl::Status issued;
 };
@@ -124,7 +124,7 @@ class CommunicatorTest : public testing::Test {
   absl::Status Issue(Collective collective) {
     return comm_.Issue(std::move(collective), stream());
   }
-  /// The text of the error with which `collective` is refused.
+  /// Returns the error that refuses `collective`.
   std::string Refusal(Collective collective) {
     const absl::Status status = Issue(std::move(collective));
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;

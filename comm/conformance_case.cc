@@ -64,7 +64,7 @@ double Rounded(double value, DType dtype) {
   return result;
 }
 
-/// Distance from 1 to the next number.
+/// Returns the distance from 1 to the next number.
 double Epsilon(DType dtype) {
   switch (dtype) {
     case DType::kFloat32:
@@ -89,7 +89,7 @@ uint64_t Hash(uint64_t a, uint64_t b, uint64_t c, uint64_t d) {
   return h;
 }
 
-/// Element `i` of list `list` that rank `rank` sends.
+/// Returns element `i` of list `list` that rank `rank` sends.
 double Value(const CollectiveCase& c, int rank, int list, int64_t i) {
   const uint64_t hash = Hash(c.seed, rank, list, i);
   if (c.reals) {
@@ -134,16 +134,16 @@ double Reduced(const CollectiveCase& c, const std::vector<double>& values) {
   return Rounded(result * c.scale, c.dtype);
 }
 
-/// How far an engine's result may be from Reduced's.
+/// Returns the tolerance of an engine's result, relative to Reduced's.
 double Tolerance(const CollectiveCase& c, const std::vector<double>& values,
                  bool order_fixed) {
   double sum = 0;
   for (double value : values) sum += std::abs(value);
   double rounded = 0;
-  // 1 / n and the scale are rounded, and so are both products with them.
+  // 1 / n and the scale are rounded, and so are the products with them.
   if (c.op == ReduceOp::kAvg || c.scale != 1.0) rounded += 2;
-  // Another order of the same sum: each of n - 1 steps rounds once, here and
-  // there, in the dtype itself at worst.
+  // Another order of the sum: each of n - 1 steps rounds once in either order,
+  // at worst in the dtype.
   const bool adds = c.op == ReduceOp::kSum || c.op == ReduceOp::kAvg;
   if (c.reals && adds && !order_fixed) {
     rounded += 2 * static_cast<double>(values.size());
@@ -151,7 +151,7 @@ double Tolerance(const CollectiveCase& c, const std::vector<double>& values,
   return rounded * Epsilon(c.dtype) * sum * std::abs(c.scale);
 }
 
-/// A piece of memory and the lists that lie in it.
+/// Memory and the lists in it.
 class Arena {
  public:
   Arena(ListLayout layout, uint64_t seed) : layout_(layout), random_(seed) {}
@@ -185,9 +185,9 @@ class Arena {
     return static_cast<int>(lists_.size()) - 1;
   }
 
-  /// Elements of the whole arena.
+  /// Returns the number of elements of the whole arena.
   int64_t size() const { return size_; }
-  /// Where the elements of a list are, in its order.
+  /// Returns the offsets of a list's elements, in order.
   std::vector<int64_t> Offsets(int list) const {
     std::vector<int64_t> offsets;
     const List& l = lists_[list];
@@ -201,7 +201,7 @@ class Arena {
     }
     return offsets;
   }
-  /// The list's segments, the arena being at `memory`.
+  /// Returns the list's segments if the arena is at `memory`.
   SegmentList Segments(int list, std::byte* memory, int64_t elem_bytes) const {
     SegmentList segments = lists_[list].segments;
     if (memory == nullptr) return segments;  // A dry run.
@@ -221,7 +221,7 @@ class Arena {
     return static_cast<int64_t>(random_() % static_cast<uint64_t>(n));
   }
 
-  /// Gives the segments their places, in no order and with gaps.
+  /// Assigns addresses to the segments, shuffled and with gaps.
   void Place(List& list) {
     std::vector<size_t> order(list.segments.size());
     for (size_t k = 0; k < order.size(); ++k) order[k] = k;
@@ -247,11 +247,11 @@ struct CollectiveRun::Memory {
   Memory(ListLayout layout, uint64_t seed) : arena(layout, seed) {}
 
   Arena arena;
-  /// Indices of lists; in place, a list of both.
+  /// Indices of lists. In place, a list is in both.
   std::vector<int> send;
   std::vector<int> recv;
   Block block;
-  /// What the arena held at first.
+  /// The initial content of the arena.
   std::vector<double> before;
 };
 
@@ -304,7 +304,7 @@ CollectiveRun::CollectiveRun(const ConformanceEngine& engine, World& world,
     case CollectiveKind::kBroadcast:
       if (me == c.root) {
         send = {arena.AddList(counts[0])};
-        // Every second case leaves the root's recv list out.
+        // In every second case the root has no recv list.
         if (in_place) {
           recv = send;
         } else if (c.seed % 2 == 0) {
@@ -318,7 +318,7 @@ CollectiveRun::CollectiveRun(const ConformanceEngine& engine, World& world,
       break;
   }
 
-  // Memory that must not change holds values too, so that a change shows.
+  // Unused memory has values, too, to detect changes.
   std::vector<double>& before = memory_->before;
   for (int64_t i = 0; i < arena.size(); ++i) {
     before.push_back(c.dtype == DType::kBool ? i % 2 : 90 + i % 7);

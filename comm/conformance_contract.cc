@@ -38,7 +38,7 @@ absl::Status ExpectSays(const absl::Status& status, absl::StatusCode code,
   return Wrong("'", status.ToString(), "' does not say '", text, "'");
 }
 
-/// Lists of different lengths, one of them empty.
+/// Returns lists of different lengths, one of them empty.
 CollectiveCase Uneven(CollectiveKind kind, int n, uint64_t seed) {
   CollectiveCase c{.kind = kind,
                    .dtype = seed % 2 == 0 ? kFloat32 : kBFloat16,
@@ -52,7 +52,7 @@ CollectiveCase Uneven(CollectiveKind kind, int n, uint64_t seed) {
   return c;
 }
 
-/// Elements that rank `me` of `n` takes from others, counted one by one.
+/// Counts the elements that rank `me` of `n` receives one by one.
 int64_t ElementsReceived(const CollectiveCase& c, int me, int n) {
   int64_t elems = 0;
   for (int r = 0; r < n; ++r) {
@@ -65,7 +65,7 @@ int64_t ElementsReceived(const CollectiveCase& c, int me, int n) {
         elems += c.counts[me];
         break;
       case CollectiveKind::kAllReduce:
-        // A summand of each element of this rank's piece, then r's piece.
+        // The summand of each element of this rank's piece, then r's piece.
         elems += PieceBegin(c.counts[0], n, me + 1) -
                  PieceBegin(c.counts[0], n, me) +
                  PieceBegin(c.counts[0], n, r + 1) -
@@ -94,7 +94,7 @@ class CollectiveSink final : public EventSink {
   std::vector<std::string> lines;
 };
 
-/// The rank's events go to a sink for the scope.
+/// Sends the rank's events to a sink in the scope.
 class SinkScope {
  public:
   explicit SinkScope(RankContext& context)
@@ -153,8 +153,8 @@ absl::Status CountsAndLogs(const ConformanceEngine& engine, World& world) {
   return world.context().Synchronize();
 }
 
-/// What cannot be is refused on every rank, takes no sequence number and is not
-/// counted: what follows works.
+/// An invalid collective is refused on every rank, gets no sequence number and
+/// is not counted. Later ones work.
 absl::Status RefusesWhatCannotBe(const ConformanceEngine& engine,
                                  World& world) {
   CH_ASSIGN_OR_RETURN(ConformanceRank rank,
@@ -250,7 +250,8 @@ absl::Status GroupsByKey(const ConformanceEngine&, World& world) {
   return absl::OkStatus();
 }
 
-/// The world of the even ranks and that of the odd ones, last rank first.
+/// Creates the world of the even ranks and that of the odd ones, last rank
+/// first.
 absl::Status WorldsOfSomeRanks(const ConformanceEngine& engine, World& world) {
   const int me = world.rank();
   std::vector<int> mine;
@@ -300,13 +301,13 @@ absl::Status WorldsOfSomeRanks(const ConformanceEngine& engine, World& world) {
   return rank.Run(gather);
 }
 
-/// A rank that is poisoned before it issues: nothing is counted, nothing is
-/// exchanged, and the error comes out where a result would.
+/// A poisoned rank counts and exchanges nothing, and returns the error instead
+/// of a result.
 absl::Status PoisonedBefore(const ConformanceEngine& engine, World& world) {
   CH_ASSIGN_OR_RETURN(ConformanceRank rank,
                       ConformanceRank::Create(engine, world));
   world.context().Poison(absl::OutOfRangeError("not a number"));
-  // A peer may have been quicker.
+  // A peer may have failed first.
   const absl::Status poison = world.context().status();
   CH_RETURN_IF_ERROR(ExpectSays(poison, poison.code(), "not a number"));
   CH_RETURN_IF_ERROR(Barrier(rank.comm(), rank.stream(), "b"));

@@ -16,22 +16,22 @@
 namespace crosshatch::internal {
 namespace {
 
-/// Of jobs that end by it: far longer than ranks of a busy machine keep one
-/// another waiting, or the wrong one is missed.
+/// For jobs that end by a timeout. Far longer than ranks of a busy machine wait
+/// for each other, so that the right rank is reported missing.
 constexpr absl::Duration kShortTimeout = absl::Seconds(1);
 constexpr char kTimedOut[] = "timed out after 1s";
 
-/// What one rank of a fault test does. The last rank is the one that differs.
+/// One rank's part of a fault test. The last rank is the culprit.
 using Body = std::function<absl::Status(const ConformanceEngine& engine,
                                         World& world, bool is_culprit)>;
 
-/// What a failure must look like.
+/// The expected failure.
 struct Expectation {
-  /// Of the ranks that are not the culprit, where all have the same.
+  /// The code on all ranks but the culprit, if they have the same.
   std::optional<absl::StatusCode> code = absl::StatusCode::kFailedPrecondition;
-  /// Said by every rank, beside both sides' ranks.
+  /// Texts in every rank's error, in addition to both sides' ranks.
   std::vector<std::string> said;
-  /// Ranks that have done their part before the fault end well.
+  /// Whether ranks fail that completed their part before the fault.
   bool others_fail = true;
 };
 
@@ -49,8 +49,8 @@ void ExpectSays(const absl::Status& status, const std::string& who,
   }
 }
 
-/// Runs `body` on all ranks, looks at the result of every rank that this
-/// process sees, and finally that a new job works.
+/// Runs `body` on all ranks, checks the results of this process's ranks, and
+/// runs a new job.
 void RunFault(const ConformanceEngine& engine, int ranks, const Body& body,
               const Expectation& expectation,
               const ConformanceRunOptions& options = {}) {
@@ -264,7 +264,8 @@ class Faults {
 
   void AddCrossings() {
     if (!engine_->exact_stalls && !engine_->any_order_of_streams) return;
-    // What finds no circle ends by the timeout, and names the group that did.
+    // Without cycle detection the job ends by the timeout and names the
+    // timed-out group.
     const bool exact = engine_->exact_stalls;
     const auto crossed = [exact](std::vector<std::string> said) -> Expectation {
       if (exact) return {.said = std::move(said)};
@@ -299,7 +300,7 @@ class Faults {
           },
           crossed({"rank 0", "first", "second"}), options);
     }
-    // Some wait in an exchange, the culprit for its own stream.
+    // Some ranks wait in an exchange, the culprit for its own stream.
     Add(
         "CrossedWithAnExchange",
         [](const ConformanceEngine& engine, World& world,
@@ -338,7 +339,7 @@ class Faults {
         {.said = {"rank 0", "sizes", "finished"}});
   }
 
-  /// Two groups that share one rank: what fails in the one ends the other.
+  /// Two groups share one rank: a failure in one ends the other.
   void AddSpread() {
     if (ranks_ < 3) return;
     Add("FailureSpreadsToOtherGroups",
@@ -357,14 +358,14 @@ class Faults {
           CH_ASSIGN_OR_RETURN(auto high, world.Group("high", {1, last}, "t"));
           return Barrier(*high, other, is_culprit ? "this" : "that");
         },
-        // Rank 1 disagrees with the culprit; the others are told so.
+        // Rank 1 disagrees with the culprit; the others receive its report.
         {.code = std::nullopt, .said = {"rank 1", "this", "that"}});
   }
 
   std::vector<FaultTest> Take() { return std::move(tests_); }
 
  private:
-  /// Lists that fit on each rank and not between ranks.
+  /// Lists that are valid on each rank but do not match between ranks.
   static Body PartMismatch(CollectiveKind kind) {
     return [kind](const ConformanceEngine& engine, World& world,
                   bool is_culprit) -> absl::Status {

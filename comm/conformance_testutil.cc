@@ -34,7 +34,7 @@ constexpr CollectiveKind kDataKinds[] = {
     CollectiveKind::kBroadcast};
 constexpr int64_t kCounts[] = {0, 1, 3, 5, 7, 13, 31, 64, 127, 1000};
 
-/// How many counts a case of this kind has.
+/// Returns the number of counts of a case.
 size_t NumCounts(CollectiveKind kind, int n) {
   if (kind == CollectiveKind::kAllToAll) return static_cast<size_t>(n) * n;
   if (kind == CollectiveKind::kAllReduce ||
@@ -44,7 +44,7 @@ size_t NumCounts(CollectiveKind kind, int n) {
   return n;
 }
 
-/// Every count with every dtype and, for reductions, every op.
+/// Runs every count with every dtype and, for reductions, every op.
 absl::Status SweepKind(CollectiveKind kind, const ConformanceEngine& engine,
                        World& world) {
   CH_ASSIGN_OR_RETURN(ConformanceRank rank,
@@ -68,7 +68,7 @@ absl::Status SweepKind(CollectiveKind kind, const ConformanceEngine& engine,
   return absl::OkStatus();
 }
 
-/// Lists of different lengths, empty ones included, in every layout.
+/// Runs lists of different lengths, including empty ones, in every layout.
 absl::Status UnevenLists(const ConformanceEngine& engine, World& world) {
   CH_ASSIGN_OR_RETURN(ConformanceRank rank,
                       ConformanceRank::Create(engine, world));
@@ -91,7 +91,7 @@ absl::Status UnevenLists(const ConformanceEngine& engine, World& world) {
   return absl::OkStatus();
 }
 
-/// Sums that depend on the order; larger than any block an engine may cut.
+/// Checks the order of sums, for sizes beyond any block of an engine.
 absl::Status OrderOfSums(const ConformanceEngine& engine, World& world) {
   CH_ASSIGN_OR_RETURN(ConformanceRank rank,
                       ConformanceRank::Create(engine, world));
@@ -103,7 +103,7 @@ absl::Status OrderOfSums(const ConformanceEngine& engine, World& world) {
       for (ListLayout layout : {ListLayout::kContiguous, ListLayout::kSplit,
                                 ListLayout::kInPlace}) {
         for (int64_t count : {127, 20011}) {
-          // Once is enough for what takes long to check.
+          // One dtype suffices for slow cases.
           if (count > 1000 && dtype != DType::kFloat32) continue;
           CollectiveCase c{.kind = kind,
                            .dtype = dtype,
@@ -119,7 +119,7 @@ absl::Status OrderOfSums(const ConformanceEngine& engine, World& world) {
   return absl::OkStatus();
 }
 
-/// The rows and columns of a mesh [world / 2, 2], at the same time.
+/// Runs on rows and columns of a mesh [world / 2, 2] at the same time.
 constexpr absl::Duration kShortTimeout = absl::Milliseconds(500);
 
 /// Ranks that others do not need may end first, for longer than the timeout.
@@ -167,8 +167,8 @@ absl::Status Subgroups(const ConformanceEngine& engine, World& world) {
   return absl::OkStatus();
 }
 
-/// Two communicators of the same ranks on two streams, many collectives deep:
-/// a blocked one blocks no other stream.
+/// Issues many collectives on two streams with communicators of the same ranks.
+/// A blocked stream must not block the other.
 absl::Status TwoStreams(const ConformanceEngine& engine, World& world) {
   std::vector<int> all;
   for (int r = 0; r < world.size(); ++r) all.push_back(r);
@@ -225,7 +225,7 @@ absl::Status Exchanges(const ConformanceEngine& engine, World& world) {
   return absl::OkStatus();
 }
 
-/// The contiguous helpers agree with the lists they stand for.
+/// Compares the contiguous helpers with the equivalent lists.
 absl::Status Helpers(const ConformanceEngine& engine, World& world) {
   CH_ASSIGN_OR_RETURN(ConformanceRank rank,
                       ConformanceRank::Create(engine, world));
@@ -247,7 +247,7 @@ absl::Status Helpers(const ConformanceEngine& engine, World& world) {
   const std::vector<float> mine(kCount, static_cast<float>(me + 1));
   const Block piece = allocate(kCount);
   const Block whole = allocate(n * kCount);
-  // An adversarial lease is filled by its stream.
+  // The stream fills an adversarial lease.
   CH_RETURN_IF_ERROR(context.Synchronize());
   engine.copy(piece.data(), mine.data(), kCount * int64_t{sizeof(float)});
   Communicator& comm = rank.comm();

@@ -13,7 +13,7 @@ namespace {
 
 using Kind = EngineFault::Kind;
 
-/// Takes one element from the first list that has any.
+/// Removes one element from the first nonempty list.
 bool Shorten(absl::InlinedVector<int64_t, 4>& counts) {
   for (int64_t& count : counts) {
     if (count == 0) continue;
@@ -23,8 +23,8 @@ bool Shorten(absl::InlinedVector<int64_t, 4>& counts) {
   return false;
 }
 
-/// Returns a fingerprint with the difference `kind`, or with another label if
-/// the collective has no such part.
+/// Returns a fingerprint with the difference `kind`, or another label if the
+/// collective has no such field.
 Fingerprint Changed(Fingerprint f, Kind kind) {
   switch (kind) {
     case Kind::kOtherKind:
@@ -81,12 +81,12 @@ const char* Name(EngineFault::Kind kind) {
   return kNames[static_cast<int>(kind)];
 }
 
-/// What the two planes of one group share.
+/// The state that the two planes of one group share.
 struct FaultyEngine::Group {
   GroupTraffic traffic;
   EngineFault fault;
   ControlGroup* control = nullptr;
-  // Of the collective that is agreed on now.
+  // For the collective that is agreed on now.
   Kind now = Kind::kNone;
   const Fingerprint* fingerprint = nullptr;
 };
@@ -126,7 +126,6 @@ class FaultyEngine::FaultyGroup final : public ControlGroup {
       case Kind::kError:
         return Planted(kind);
       case Kind::kFail:
-        // The error of a group names it.
         (void)inner_->Fail(absl::UnavailableError(
             absl::StrCat(group_->traffic.group, ": planted: ", Name(kind))));
         return inner_->Agree(fingerprint, offer);

@@ -54,7 +54,7 @@ void ForEachCountDifference(absl::Span<const Fingerprint* const> members,
           expected = to.recv[sender];
           break;
         case CollectiveKind::kBroadcast:
-          // The root's own recv list may be left out.
+          // The root's own recv list may be omitted.
           if (sender != first.root || receiver == first.root) continue;
           sent = from.send[0];
           expected = to.recv[0];

@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kMostTerms = 8;
 
-/// The ranks without the word before them.
+/// Formats the ranks without a leading word.
 std::string RankList(absl::Span<const int> ranks) {
   if (ranks.size() <= kMostTerms) return absl::StrJoin(ranks, ", ");
   std::string text;

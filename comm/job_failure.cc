@@ -9,7 +9,7 @@
 namespace crosshatch {
 namespace {
 
-/// A start fails between processes of which some are no ranks.
+/// A failed start involves processes that are not ranks.
 bool IsOfGroup(const FailureNotice& failure) {
   return failure.of_group || failure.world_ranks.empty();
 }
@@ -30,8 +30,8 @@ absl::Status BoundedError(const absl::Status& error) {
 
 absl::Status ResultOf(const FailureNotice& failure) {
   const absl::Status error = BoundedError(failure.error);
-  // An error that ranks have exchanged names the rank that it happened on,
-  // which need not be the first to end by it.
+  // An error that ranks have exchanged names the failed rank, which need not be
+  // the first to report it.
   const bool names_ranks = absl::StartsWith(error.message(), "on rank");
   if (IsOfGroup(failure) || names_ranks) return error;
   return absl::Status(
@@ -49,7 +49,7 @@ absl::Status InducedError(const FailureNotice& failure) {
 }
 
 absl::Status ErrorFor(const FailureNotice& failure, int world_rank) {
-  // Of ranks with a failure of their own only the first one has it.
+  // If several ranks fail on their own, only the first is named.
   const auto end = IsOfGroup(failure) ? failure.world_ranks.end()
                                       : failure.world_ranks.begin() + 1;
   const bool is_own =

@@ -8,7 +8,7 @@
 namespace crosshatch {
 namespace {
 
-/// A dtype of the same size whose values all keep their bits when copied.
+/// Returns a dtype of the same size that copies all bits of any value.
 DType BitsOf(DType dtype) {
   switch (SizeOf(dtype)) {
     case 2:

@@ -18,7 +18,7 @@ using ::testing::ElementsAreArray;
 
 thread_local int kernels_run = 0;
 
-// The CPU's kernels, which count themselves.
+// Returns the CPU's kernels with a counter.
 const KernelTable& Counting() {
   static const KernelTable table = [] {
     KernelTable counting = CpuBackend().kernels();
@@ -31,7 +31,7 @@ const KernelTable& Counting() {
   return table;
 }
 
-// How many kernels it took.
+// Returns the number of kernels.
 int Copy(const SegmentList& from, const SegmentList& to, int64_t count,
          DType dtype = kInt32) {
   KernelContext context;
@@ -80,7 +80,7 @@ TEST(KernelCopyTest, TakesOneKernelWhereBothSidesLieEvenly) {
   const SegmentList packed = {{.data = &memory[50], .run_elems = 10}};
   EXPECT_EQ(Copy(columns, packed, 10), 1);
   EXPECT_EQ(Copy(packed, columns, 10), 1);
-  // The last run is cut.
+  // The last run is truncated.
   EXPECT_EQ(Copy(columns, packed, 9), 2);
 }
 
@@ -93,7 +93,7 @@ TEST(KernelCopyTest, LeavesWhatIsThereAlready) {
 }
 
 TEST(KernelCopyTest, KeepsTheBitsOfAllNumbers) {
-  // Numbers that are none, quiet and signalling, with bits of their own.
+  // Quiet and signalling NaNs with payloads.
   const std::vector<uint16_t> source = {0x7F81, 0xFFA3, 0x7FC1, 0x8000, 0x0001};
   std::vector<uint16_t> target(source.size());
   for (DType dtype : {kBFloat16, kFloat16}) {

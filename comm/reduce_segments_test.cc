@@ -16,7 +16,7 @@ namespace {
 
 thread_local int sums_run = 0;
 
-// The CPU's kernels, which count themselves.
+// Returns the CPU's kernels with a counter.
 const KernelTable& CountingSums() {
   static const KernelTable table = [] {
     KernelTable counting = CpuBackend().kernels();
@@ -30,7 +30,7 @@ const KernelTable& CountingSums() {
   return table;
 }
 
-// How many kernels it took.
+// Returns the number of kernels.
 int SumOf(const std::vector<SegmentList>& sources, const SegmentList& to) {
   const Collective sum = {.kind = CollectiveKind::kReduceScatter,
                           .dtype = kInt32};
@@ -56,7 +56,7 @@ std::vector<int32_t> ElementsOf(const SegmentList& list) {
 }
 
 // Columns of a weight: this rank's summand is in the gradient, the others' were
-// received one after another.
+// received consecutively.
 TEST(ReduceSegmentsTest, ColumnsOfAMatrixTakeOneKernel) {
   std::vector<int32_t> gradient(100 * 30), received(100 * 10), sum(100 * 10);
   std::iota(gradient.begin(), gradient.end(), 1);
@@ -69,7 +69,7 @@ TEST(ReduceSegmentsTest, ColumnsOfAMatrixTakeOneKernel) {
   const SegmentList out = {{.data = sum.data(), .run_elems = 1000}};
   EXPECT_EQ(SumOf({columns, packed}, out), 1);
   EXPECT_EQ(SumOf({packed, packed}, out), 1);
-  // And where it is wanted: in place.
+  // Also in place.
   EXPECT_EQ(SumOf({columns, packed}, columns), 1);
   for (size_t i = 0; i < 1000; ++i) {
     const size_t at = i / 10 * 30 + 10 + i % 10;

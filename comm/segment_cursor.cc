@@ -9,7 +9,7 @@
 namespace crosshatch {
 namespace {
 
-/// Runs that touch are one run.
+/// Adjacent runs count as one.
 bool IsContiguous(const Segment& segment) {
   return segment.runs == 1 || segment.stride_elems == segment.run_elems;
 }

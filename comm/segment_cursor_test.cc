@@ -10,7 +10,7 @@
 namespace crosshatch {
 namespace {
 
-/// The offsets of a list's elements from `base`, one by one.
+/// Returns the offsets of a list's elements from `base`.
 std::vector<int64_t> Offsets(const SegmentList& list, const int32_t* base) {
   std::vector<int64_t> offsets;
   for (const Segment& s : list) {
@@ -29,7 +29,7 @@ class Random {
   explicit Random(uint32_t seed) : random_(seed) {}
   int64_t Below(int64_t n) { return static_cast<int64_t>(random_() % n); }
 
-  /// A list over memory from `base` on, of segments that do not overlap.
+  /// Returns a list of disjoint segments in memory from `base` on.
   SegmentList List(int32_t* base, int64_t min_elems) {
     SegmentList list;
     int64_t elems = 0;

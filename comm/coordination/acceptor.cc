@@ -27,7 +27,8 @@ namespace {
 constexpr std::string_view kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 constexpr size_t kMostWaiting = 128;
 constexpr int64_t kLongestWaitMs = 10000;
-/// If the most connections wait: what a slow client of the job needs at most.
+/// If the connection limit is reached: the time that a slow client of the job
+/// may need.
 constexpr int64_t kLeastWaitMs = 1000;
 
 int64_t NowMs() {
@@ -110,8 +111,8 @@ absl::Status Acceptor::Bind(const std::string& host, int port) {
         listen(fd, SOMAXCONN) != 0) {
       why = errno;
       close(fd);
-      // Another job may listen on that port on some of the addresses: the two
-      // jobs would get one another's ranks.
+      // Another job may listen on the port at other addresses, and ranks could
+      // then join the wrong job.
       if (why == EADDRINUSE) break;
       continue;
     }

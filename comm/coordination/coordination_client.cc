@@ -194,8 +194,8 @@ absl::Status CoordinationClient::Leave() {
     return is_dismissed_ || is_broken_ || !notices_.empty();
   });
   if (notices_.empty()) return absl::OkStatus();
-  // Without the goodbye the coordinator takes the end of the connection for a
-  // death. A dead coordinator does not answer it.
+  // Without a goodbye the coordinator would report a lost rank. A dead
+  // coordinator does not answer.
   changed_.wait_for(lock, absl::ToChronoNanoseconds(options_.times.query()),
                     [this] { return is_dismissed_ || is_broken_; });
   changed_.wait(lock, [this] { return has_announced_; });

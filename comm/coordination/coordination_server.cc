@@ -74,7 +74,7 @@ absl::StatusOr<std::unique_ptr<CoordinationServer>> CoordinationServer::Start(
   };
   auto wire = ListenGrpc(host, port, std::move(events));
   {
-    // Also without a wire: a peer may have connected before.
+    // Even without a wire, since a peer may have connected before.
     std::lock_guard lock(s.mutex_);
     if (wire.ok()) s.wire_ = *std::move(wire);
     s.has_wire_ = true;

@@ -39,12 +39,12 @@ using ::testing::HasSubstr;
 constexpr char kHost[] = "127.0.0.1";
 constexpr char kToken[] = "token";
 
-/// Silence is not what these tests wait for: no machine is so busy.
+/// Returns times that no busy machine exceeds.
 CoordinationTimes Patient() {
   return {.start = absl::Seconds(60), .heartbeat = absl::Seconds(60)};
 }
 
-/// Connects to the port at `address`: 0, or the error's number.
+/// Connects to the port at `address` and returns 0 or the error number.
 int Reach(const char* address, int port) {
   sockaddr_in to = {};
   to.sin_family = AF_INET;
@@ -65,7 +65,7 @@ void AwaitAll(CoordinationClient& client) {
   client.Gather("started", "", absl::Seconds(60)).status().IgnoreError();
 }
 
-/// A server, and clients that join and act each on a thread of its own.
+/// A server, and clients that each run on their own thread.
 class Job {
  public:
   explicit Job(int size, CoordinationTimes times = Patient())
@@ -91,7 +91,7 @@ class Job {
     return client;
   }
 
-  /// Runs `fn` as each of `ranks` and gives their results.
+  /// Runs `fn` as each of `ranks` and returns the results.
   std::vector<absl::Status> Run(
       std::vector<int> ranks,
       const std::function<absl::Status(CoordinationClient&, int)>& fn) {
@@ -122,14 +122,14 @@ class Job {
 TEST(CoordinationTest, ListensOnTheGivenAddressAlone) {
   const Job job(1);
   EXPECT_EQ(Reach("127.0.0.1", job.port()), 0);
-  // Another address of this very machine.
+  // Another address of this machine.
   EXPECT_EQ(Reach("127.0.0.2", job.port()), ECONNREFUSED);
 }
 
 TEST(CoordinationTest, RanksExchangeMeetAndLeave) {
   Job job(4);
   const auto results = job.RunAll([](CoordinationClient& client, int rank) {
-    // Bytes that are no text.
+    // Bytes that are not UTF-8.
     const auto all =
         client.Gather("all", std::string(rank, '\xff'), absl::Seconds(60));
     if (!all.ok()) return all.status();
@@ -169,7 +169,7 @@ TEST(CoordinationTest, StrangersAreSentAway) {
                 HasSubstr("CROSSHATCH_JOB_TOKEN"));
   };
   is_refused(0);
-  // It might be what the job lacks, until the job has all.
+  // Until the job is complete, the connection might be one of its ranks.
   std::thread late([&] { is_refused(1); });
   const auto results = job.RunAll(
       [](CoordinationClient& client, int) { return client.Leave(); });
@@ -195,7 +195,7 @@ TEST(CoordinationTest, AWrongStartIsOneErrorOnAll) {
 }
 
 TEST(CoordinationTest, RanksThatDoNotComeAreNamed) {
-  // Long enough for those that come, on a busy machine too.
+  // Long enough for ranks on a busy machine.
   Job job(3, {.start = absl::Seconds(3), .heartbeat = absl::Seconds(60)});
   const auto results = job.Run(
       {0, 2}, [](CoordinationClient&, int) { return absl::OkStatus(); });
@@ -287,7 +287,7 @@ TEST(CoordinationTest, WhoIsLostAfterTheFailureIsToldToo) {
       while (!client.failure().has_value()) {
         absl::SleepFor(absl::Milliseconds(1));
       }
-      return absl::OkStatus();  // As if it were killed.
+      return absl::OkStatus();  // Like a killed process.
     }
     if (rank == 0) {
       client.OnFailure([&](const FailureNotice& notice) {
@@ -325,7 +325,7 @@ TEST(CoordinationTest, ARankThatGoesWithoutAGoodbyeIsNamedWithWhatAllDid) {
   const auto results = job.RunAll([](CoordinationClient& client, int rank) {
     client.SetActivity([rank] { return absl::StrCat("in step ", rank); });
     AwaitAll(client);
-    if (rank == 1) return absl::OkStatus();  // As if it were killed.
+    if (rank == 1) return absl::OkStatus();  // Like a killed process.
     const absl::Status left = client.Leave();
     client.SetActivity(nullptr);
     return left;
@@ -376,7 +376,7 @@ TEST(CoordinationTest, WhoDoesNotComeBackIsEnded) {
   (*client)->Leave().IgnoreError();
 }
 
-/// Printing may block, as when no process reads a pipe.
+/// Printing may block, for example if no process reads a pipe.
 TEST(CoordinationTest, WhoDoesNotComeBackIsEndedWhateverIsBlocked) {
   Job job(1);
   std::promise<void> ended;
@@ -399,7 +399,7 @@ TEST(CoordinationTest, WhoDoesNotComeBackIsEndedWhateverIsBlocked) {
   (*client)->Leave().IgnoreError();
 }
 
-/// Paths and labels are any bytes, and an error may hold a file.
+/// Paths and labels may have any bytes, and an error may contain a file.
 TEST(CoordinationTest, TextsOfAnyBytesAndLengthPass) {
   const std::string bytes = "\xff\xfe\x80/model";
   Job job(2);
@@ -475,7 +475,7 @@ int Files() {
   return files;
 }
 
-/// Connections that say `first` and nothing more.
+/// Opens connections that send only `first`.
 std::vector<int> Strangers(int port, int count, const std::string& first) {
   std::vector<int> sockets;
   sockaddr_in to = {};
@@ -493,8 +493,7 @@ std::vector<int> Strangers(int port, int count, const std::string& first) {
   return sockets;
 }
 
-/// Whatever strangers send, or do not, they take few files of the process and
-/// do not keep ranks from their job.
+/// Foreign connections use few file descriptors and do not delay ranks.
 TEST(CoordinationTest, StrangersTakeFewFilesAndHoldNobodyUp) {
   constexpr int kMany = 300;
   for (const std::string first :
@@ -504,7 +503,8 @@ TEST(CoordinationTest, StrangersTakeFewFilesAndHoldNobodyUp) {
     const std::vector<int> sockets = Strangers(job.port(), kMany, first);
     const auto results = job.RunAll([&](CoordinationClient& client, int) {
       EXPECT_TRUE(client.Gather("b", "", absl::Seconds(60)).ok());
-      // Those of the strangers themselves, of the coordinator and of the ranks.
+      // The descriptors of the foreign connections, the coordinator and the
+      // ranks.
       EXPECT_LT(Files() - files - kMany, 180) << "after '" << first << "'";
       return client.Leave();
     });
@@ -516,7 +516,7 @@ TEST(CoordinationTest, StrangersTakeFewFilesAndHoldNobodyUp) {
 }
 
 TEST(CoordinationTest, NothingIsLeftOfAJob) {
-  // What the libraries keep for good, they make for the first job.
+  // The first job creates what the libraries keep permanently.
   const auto run = [] {
     Job job(2);
     job.RunAll([](CoordinationClient& client, int) { return client.Leave(); });
@@ -525,7 +525,7 @@ TEST(CoordinationTest, NothingIsLeftOfAJob) {
   const int threads = Threads();
   const int files = Files();
   for (int i = 0; i < 5; ++i) run();
-  // gRPC ends its threads a moment after its last object has gone.
+  // gRPC ends its threads shortly after its last object is destroyed.
   for (int i = 0; i < 3000 && (Threads() > threads || Files() > files); ++i) {
     absl::SleepFor(absl::Milliseconds(10));
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The coordinator of jobs of many ranks, none of which is there.
+// The coordinator of jobs with many simulated ranks.
 
 #include <algorithm>
 #include <cstdint>
@@ -30,7 +30,7 @@ Member MemberOf(int rank, int size) {
   return member;
 }
 
-/// Messages, and the bytes in them.
+/// Message counts and bytes.
 struct Traffic {
   int64_t in = 0;
   int64_t out = 0;
@@ -38,7 +38,7 @@ struct Traffic {
   int64_t largest_out = 0;
 };
 
-/// A job of many ranks that does nothing but tell its coordinator so.
+/// A job of many idle ranks, which only send messages to the coordinator.
 class LargeJob {
  public:
   explicit LargeJob(int size)
@@ -116,7 +116,7 @@ class LargeJob {
   bool came_ = false;
 };
 
-// The numbers of docs/scale.md about the coordinator.
+// The coordinator's numbers in docs/scale.md.
 TEST(CoordinatorScaleTest, WhatItSaysGrowsInProportionToTheRanks) {
   std::printf("%6s %14s %6s %6s %11s %8s\n", "ranks", "", "in", "out",
               "bytes out", "largest");

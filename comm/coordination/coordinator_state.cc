@@ -109,7 +109,7 @@ bool CoordinatorState::is_over() const {
 
 bool CoordinatorState::is_deserted() const {
   const bool may_come = came_ < self_.size();
-  // Rank 0 is in this process, and has received the failure once it leaves.
+  // Rank 0 is in this process and receives the failure directly.
   const auto self = ranks_.find(0);
   const bool self_leaves = Lives(0) && self->second.said_goodbye;
   return !(may_come && !is_late_) && announced_to_.empty() &&
@@ -316,7 +316,7 @@ void CoordinatorState::OnMessageOf(Rank& rank, const ClientMessage& message,
     }
     case ClientMessage::kRegistration:
     case ClientMessage::KIND_NOT_SET:
-      break;  // Says no more than that the rank is alive.
+      break;  // Only shows that the rank is alive.
   }
 }
 
@@ -385,7 +385,7 @@ void CoordinatorState::OnDeath(Rank& rank, const std::string& how,
       if (!rank.said_goodbye) AddLoss(death, losses_);
       break;
     case Phase::kDismissed:
-      break;  // It has left.
+      break;  // The rank has left.
   }
 }
 

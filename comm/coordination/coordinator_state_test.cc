@@ -31,7 +31,7 @@ Member MemberOf(int rank, int size) {
   return member;
 }
 
-/// "kind", or what it says.
+/// Returns "kind", or the message's content.
 std::string Text(const ServerMessage& message) {
   switch (message.kind_case()) {
     case ServerMessage::kStarted:
@@ -56,8 +56,8 @@ std::string Text(const ServerMessage& message) {
   return "?";
 }
 
-/// A job whose ranks' peers have the numbers 10 + rank. Heartbeats of the
-/// coordinator are left out, times are seconds.
+/// A job whose ranks connect as peers 10 + rank. Times are seconds; the
+/// coordinator's heartbeats are omitted.
 class Job {
  public:
   explicit Job(int size)
@@ -118,7 +118,7 @@ class Job {
     now_ += seconds;
     return Texts(state_.OnTick(Now()));
   }
-  /// As of a process that is stopped.
+  /// Advances the time as if the process were stopped.
   void Sleep(double seconds) { now_ += seconds; }
   CoordinatorState& state() { return state_; }
 
@@ -126,7 +126,7 @@ class Job {
   std::vector<std::string> Say(int rank, const ClientMessage& message) {
     return Texts(state_.OnMessage(10 + rank, message, Now()));
   }
-  /// "PEER what", and "PEER closed".
+  /// Returns lines such as "PEER message" and "PEER closed".
   static std::vector<std::string> Texts(
       const CoordinatorState::Actions& actions) {
     std::vector<std::string> texts;
@@ -171,10 +171,10 @@ TEST(CoordinatorStateTest, RanksKnowWhoIsElsewhere) {
 
 TEST(CoordinatorStateTest, StrangersDoNotDisturbTheJob) {
   Job job(2);
-  // They may be ranks that will be missed: they hear how that ends.
+  // These connections may be the missing ranks, so they wait for the outcome.
   EXPECT_THAT(job.Register(50, MemberOf(1, 2), "tokem"), IsEmpty());
   EXPECT_THAT(job.Register(51, MemberOf(1, 2), ""), IsEmpty());
-  // No more of them than the job has ranks, and no rank 0, which is here.
+  // At most as many as the job has ranks, and none with rank 0, which is here.
   EXPECT_THAT(job.Register(54, MemberOf(1, 2), ""),
               ElementsAre("54 refused the token is not this job's: give all "
                           "ranks the same CROSSHATCH_JOB_TOKEN and "
@@ -198,7 +198,7 @@ TEST(CoordinatorStateTest, StrangersDoNotDisturbTheJob) {
                                        "51 closed"));
 }
 
-// Jobs without a token of the user's share one if they share an address.
+// Jobs without a user's token share a token if they share an address.
 TEST(CoordinatorStateTest, AnotherJobDoesNotDisturbOneThatRuns) {
   Job job(2);
   job.Start();
@@ -230,7 +230,7 @@ TEST(CoordinatorStateTest, TwoProcessesAsOneRankFailTheJob) {
   job.Break(1);
   job.state().OnBroken(50, job.Now());
   EXPECT_TRUE(job.state().is_deserted());
-  // One that comes later is told the same.
+  // A late rank receives the same failure.
   EXPECT_THAT(job.Come(2), ElementsAre("12 " + text, "12 closed"));
   EXPECT_FALSE(job.state().is_deserted());
 }
@@ -307,7 +307,7 @@ TEST(CoordinatorStateTest, RanksThatDoNotComeAreNamed) {
       "failure ranks 1, 3 have not come within 1m2s of the start of rank 0 "
       "(process 100 on host h); 1 connection without this job's token came: "
       "give all ranks the same CROSSHATCH_JOB_TOKEN and CROSSHATCH_JOB_ID";
-  // The one without the token knows why the job failed, and is done.
+  // The rank without the token receives the failure and is done.
   const std::string wrong =
       "failure the token is not this job's: give all ranks the same "
       "CROSSHATCH_JOB_TOKEN and CROSSHATCH_JOB_ID";
@@ -319,7 +319,7 @@ TEST(CoordinatorStateTest, RanksThatDoNotComeAreNamed) {
   job.Break(2);
   job.state().OnBroken(50, job.Now());
   EXPECT_FALSE(job.state().is_deserted());
-  // Rank 0 is in this process, and done once it has said goodbye.
+  // Rank 0 is in this process, and is done after its goodbye.
   job.Goodbye(0);
   job.state().OnBroken(51, job.Now());
   EXPECT_TRUE(job.state().is_deserted());
@@ -494,7 +494,7 @@ TEST(CoordinatorStateTest, ACoordinatorKnowsThatItSlept) {
   EXPECT_THAT(job.Break(2), IsEmpty());
 }
 
-/// Nobody gives a coordinator up that is back before its silence is a death.
+/// No rank gives up a coordinator that resumes before its heartbeat timeout.
 TEST(CoordinatorStateTest, AShortPauseOfTheCoordinatorIsNoCause) {
   Job job(3);
   job.Start();
@@ -506,12 +506,12 @@ TEST(CoordinatorStateTest, AShortPauseOfTheCoordinatorIsNoCause) {
                                  "died")));
 }
 
-/// All were stopped, and one is killed once all go on.
+/// All processes are stopped, and one is killed when they resume.
 TEST(CoordinatorStateTest, ARankThatDiesAfterAPauseOfAllIsNamed) {
   Job job(3);
   job.Start();
   job.Sleep(20);
-  // Sent before it gave the coordinator up, if it did.
+  // Sent before it could give up the coordinator.
   job.Heartbeat(1, "in step 3");
   EXPECT_THAT(job.Pass(0.1), ElementsAre("10 ask", "11 ask", "12 ask"));
   job.Answer(1, "in step 3");

@@ -9,8 +9,7 @@
 namespace crosshatch::coordination {
 namespace {
 
-/// Of all blobs of one name: an answer has to be smaller than the 4 MiB that
-/// gRPC takes.
+/// Bounds all blobs of one name, because gRPC limits the reply to 4 MiB.
 constexpr size_t kMostBytes = size_t{3} << 20;
 
 GatherState::AnswerTo AnswerWith(int rank, int64_t request,

@@ -28,7 +28,7 @@ Gather GatherOf(int64_t request, const std::string& blob = "") {
   return gather;
 }
 
-/// "rank #request code blobs-or-text".
+/// Returns lines such as "rank #request code blobs-or-text".
 std::vector<std::string> Text(const GatherState::Answers& answers) {
   std::vector<std::string> texts;
   for (const auto& [rank, answer] : answers) {

@@ -20,7 +20,7 @@
 namespace crosshatch::coordination {
 namespace {
 
-/// How often `still_hopes` is called.
+/// Interval of calls of `still_hopes`.
 constexpr std::chrono::nanoseconds kLook = std::chrono::seconds(1);
 
 class GrpcClient final
@@ -34,8 +34,8 @@ class GrpcClient final
 
   void Begin() {
     stub_->async()->Join(&context_, this);
-    // Writes start outside of gRPC's calls too, and it must know that more may
-    // come.
+    // Keeps the stream open, because writes also start outside of gRPC's
+    // callbacks.
     AddHold();
     StartRead(&incoming_);
     StartCall();
@@ -94,7 +94,7 @@ class GrpcClient final
 
   std::mutex mutex_;
   std::condition_variable done_;
-  std::deque<ClientMessage> outgoing_;  // The first is being written.
+  std::deque<ClientMessage> outgoing_;  // The first one is being written.
   bool is_broken_ = false;
   bool is_done_ = false;
 };
@@ -119,9 +119,9 @@ absl::StatusOr<std::unique_ptr<ClientWire>> ConnectGrpc(
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
-  // Proxies for the web are not used.
+  // Disables HTTP proxies.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  // Each client of a process has a connection of its own, which ends with it.
+  // Gives each client its own connection, which ends with it.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   const std::string target = absl::StrCat(host, ":", port);
   std::shared_ptr<grpc::Channel> channel = grpc::CreateCustomChannel(

@@ -22,7 +22,7 @@ constexpr int kIdleMs = 10000;
 
 class GrpcServer;
 
-/// One connection. gRPC calls the On... functions; OnDone is the last of them.
+/// One connection. gRPC calls the On... functions, OnDone last.
 class ServerStream final
     : public grpc::ServerBidiReactor<ClientMessage, ServerMessage> {
  public:
@@ -69,7 +69,7 @@ class ServerStream final
   ClientMessage incoming_;
 
   std::mutex mutex_;
-  std::deque<ServerMessage> outgoing_;  // The first is being written.
+  std::deque<ServerMessage> outgoing_;  // The first one is being written.
   bool is_closing_ = false;
   bool is_finished_ = false;
 };

@@ -5,10 +5,10 @@
 ///
 ///   rank_process RANK SIZE PORT HEARTBEAT_MS LEAVE_MS [FAULT]
 ///
-/// It joins, prints "started" and waits for the job to fail; then it prints
-/// what it was told, to stderr, and exits with 1. A FAULT comes once it has
-/// started: exit, abort, error (reports one), goodbye (leaves at once), or hang
-/// (does not come back when the job has failed).
+/// It joins, prints "started" and waits for the job to fail. Then it prints the
+/// failure to stderr and exits with 1. FAULT happens after the start: exit,
+/// abort, error (reports one), goodbye (leaves at once), or hang (does not
+/// leave when the job has failed).
 
 #include <unistd.h>
 

@@ -16,7 +16,7 @@
 namespace crosshatch::coordination {
 namespace {
 
-/// Notes are padded to words of four bytes.
+/// ELF notes are padded to words of four bytes.
 size_t Padded(size_t bytes) { return (bytes + 3) / 4 * 4; }
 
 std::string BuildIdIn(const char* notes, size_t size) {
@@ -36,7 +36,7 @@ std::string BuildIdIn(const char* notes, size_t size) {
   return "";
 }
 
-/// The first object that is listed is the program itself.
+/// The first listed object is the program itself.
 int VisitProgram(dl_phdr_info* info, size_t, void* id) {
   for (int i = 0; i < info->dlpi_phnum; ++i) {
     const ElfW(Phdr)& segment = info->dlpi_phdr[i];

@@ -6,7 +6,7 @@
 namespace crosshatch {
 namespace {
 
-/// Every rank, one after the other.
+/// Runs every rank, one after the other.
 absl::Status RunEachRank(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
                          const ConformanceRunOptions&) {
   for (int rank = 0; rank < ranks; ++rank) {

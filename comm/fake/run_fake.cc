@@ -18,7 +18,7 @@
 namespace crosshatch {
 namespace {
 
-/// One rank's end of a group whose other members are not there.
+/// One rank's handle of a group whose other members do not exist.
 class FakeControlGroup final : public ControlGroup {
  public:
   FakeControlGroup(RankContext& context, int size)
@@ -60,7 +60,7 @@ class FakeControlPlane final : public ControlPlane {
   RankContext& context_;
 };
 
-/// Moves nothing; Communicator counts and logs.
+/// Moves nothing. Communicator counts and logs.
 class FakePlanes final : public DataPlanes {
  public:
   explicit FakePlanes(const std::optional<NcclOptions>& nccl) : nccl_(nccl) {}
@@ -88,7 +88,7 @@ class FakePlanes final : public DataPlanes {
       const int64_t bytes =
           internal::SummandBytes(collective, size_, member_, *nccl_);
       if (bytes == 0) return absl::OkStatus();
-      // Given back at once, in the order of the stream, as NCCL's plane does.
+      // Freed at once, in stream order, as by NCCL's data plane.
       context_.device_allocator().Allocate(bytes, MemoryClass::kCommunication,
                                            queue);
       return absl::OkStatus();

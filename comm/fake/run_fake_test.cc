@@ -11,7 +11,6 @@
 namespace crosshatch {
 namespace {
 
-/// Keeps the log as text.
 class Log final : public EventSink {
  public:
   void Write(const LogEvent& event) override {
@@ -21,7 +20,7 @@ class Log final : public EventSink {
   std::vector<std::string> lines;
 };
 
-/// What a run leaves behind.
+/// The observable results of a run.
 struct Trace {
   std::vector<std::string> log;
   std::vector<int64_t> counts;

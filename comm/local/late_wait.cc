@@ -9,10 +9,10 @@
 namespace crosshatch::internal {
 namespace {
 
-/// The most other waits that a message names.
+/// The maximum number of other waits that a message names.
 constexpr size_t kOthers = 3;
 
-/// Returns how likely the wait of index `self` is the root.
+/// Returns how likely wait `self` is the root cause.
 int Rank(absl::Span<const LateWait> late, size_t self) {
   if (late[self].met) return 2;
   for (size_t i = 0; i < late.size(); ++i) {

@@ -5,7 +5,7 @@
 namespace crosshatch {
 namespace {
 
-// The sizes that share memory as those of local_conformance_test do.
+// Sizes that share memory in the same way as those of local_conformance_test.
 const bool registered = RegisterCommunicatorConformanceTests(
     {.name = "Local",
      .run =

@@ -54,7 +54,7 @@ void LocalHub::CheckDeadlines(const WatchMoment& now, absl::Duration timeout) {
   std::vector<std::shared_ptr<LocalGroup>> groups;
   bool is_over = false;
   for (const auto& group : Groups()) {
-    // The cause may have begun to wait after the others.
+    // The root cause may have begun to wait later than others.
     for (LateWait& wait : group->FindLate(now, timeout / 2)) {
       is_over = is_over || wait.age > timeout;
       late.push_back(std::move(wait));
@@ -70,8 +70,8 @@ absl::Status LocalHub::Fail(const FailureNotice& failure,
                             const LocalGroup* group) {
   {
     std::lock_guard lock(mutex_);
-    // Ranks leave when they receive the first failure. Others that have not
-    // received it yet then find that they wait for ranks that will not come.
+    // Ranks leave when they receive the first failure. Ranks that have not
+    // received it yet then wait for ranks that have left.
     if (failure_.has_value()) {
       return group != nullptr && group == failed_group_
                  ? BoundedError(failure_->error)

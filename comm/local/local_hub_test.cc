@@ -24,7 +24,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// The hub of ranks that are this test's, and the looks of its watch.
+/// A hub whose ranks and watchdog the test controls.
 class Job {
  public:
   explicit Job(int ranks) : hub(ranks) {
@@ -41,13 +41,13 @@ class Job {
         {.name = name, .world_ranks = std::move(ranks), .stream_name = "s"});
   }
 
-  /// The watch looks, `later` after it did before.
+  /// Runs the watchdog once, `later` after the previous time.
   void LookAfter(absl::Duration later) {
     real_ += absl::ToChronoNanoseconds(later);
     hub.CheckDeadlines(clock_.Look(real_), absl::Seconds(1));
   }
 
-  /// Lets go whoever waits, also where the watch has not found it.
+  /// Releases all waiting ranks, even if the watchdog has not found them.
   void Release() { hub.FailRank(0, absl::CancelledError("the test ends")); }
 
   std::string failure() { return std::string(hub.failure().message()); }
@@ -150,7 +150,7 @@ TEST(LocalHubTest, NamesTheGroupThatKeepsTheOthersWaiting) {
   AwaitWaiters(*fsdp);
   job.LookAfter(absl::ZeroDuration());
   job.LookAfter(absl::Milliseconds(300));
-  // Later than rank 2, so that rank 2 is the first to have waited too long.
+  // Later than rank 2, so that rank 2 times out first.
   std::thread rank_0 = wait(*tp, 0, "the sum");
   AwaitWaiters(*tp);
   job.LookAfter(absl::Milliseconds(100));
@@ -167,7 +167,7 @@ TEST(LocalHubTest, NamesTheGroupThatKeepsTheOthersWaiting) {
             "waits: rank 2 came to the weights, rank 0 did not come");
 }
 
-/// A process that was stopped for an hour, say, has kept no rank waiting.
+/// Time in which the process was stopped does not count.
 TEST(LocalHubTest, TimeInWhichTheProcessStoodStillDoesNotCount) {
   Job job(2);
   const auto group = job.Group("all", {0, 1});
@@ -213,11 +213,11 @@ TEST(LateWaitTest, TheRootIsTheWaitThatNoOtherExplains) {
   EXPECT_EQ(RootOf({Wait("a", 9, {2}, {0}), Wait("b", 8, {0}, {1}),
                     Wait("c", 7, {3}, {2})}),
             1u);
-  // Of several, the oldest.
+  // Of several roots, the oldest.
   EXPECT_EQ(RootOf({Wait("a", 3, {2}, {0}), Wait("b", 8, {3}, {1})}), 1u);
-  // A cycle of ranks, whose streams the waits do not know.
+  // A cycle of ranks; the waits do not contain their streams.
   EXPECT_EQ(RootOf({Wait("a", 3, {1}, {0}), Wait("b", 8, {0}, {1})}), 1u);
-  // Those that have met wait for no other member.
+  // Members that have met wait for no other member.
   EXPECT_EQ(RootOf({Wait("a", 9, {2}, {3}), Wait("b", 6, {}, {1}, true),
                     Wait("c", 8, {1}, {2})}),
             1u);

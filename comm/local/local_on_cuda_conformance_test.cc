@@ -6,7 +6,7 @@
 namespace crosshatch {
 namespace {
 
-/// Two devices, or all ranks on one where that is an odd number.
+/// Two devices, or one for all ranks if their number is odd.
 const bool registered = RegisterCommunicatorConformanceTests(
     {.name = "LocalOnCuda",
      .run =

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// Each wait of a device's queue in a collective, left out: the data then
+/// Skips each wait of a device's queue in a collective. The data must then
 /// differ on some rank.
 
 #include <algorithm>
@@ -34,7 +34,7 @@ constexpr milliseconds kPunctual(0);
 constexpr milliseconds kLittle(3);
 constexpr milliseconds kMost(96);
 
-// Leaves out a wait of the stream "comm", or is late after each of them.
+// Skips a wait of the stream "comm", or delays the stream after each wait.
 class PlantedStream final : public Stream {
  public:
   PlantedStream(std::unique_ptr<Stream> stream, int left_out, milliseconds late,
@@ -87,7 +87,8 @@ class Planter final : public ContextDecorator {
 
 constexpr int kRoot = 1;
 
-// The collective, of `from` and `to`, which have kCount elements for each rank.
+// Returns the collective of `from` and `to`, which have kCount elements per
+// rank.
 Collective Of(CollectiveKind kind, const Tensor& from, const Tensor& to) {
   Collective c{.kind = kind, .root = kRoot, .label = "planted"};
   const auto add = [](std::vector<SegmentList>& lists, const Tensor& x,
@@ -105,7 +106,7 @@ Collective Of(CollectiveKind kind, const Tensor& from, const Tensor& to) {
   return c;
 }
 
-// What it gives where rank r sends r + 1 everywhere, beside zeros.
+// Returns the result if rank r sends r + 1 everywhere except for zeros.
 std::vector<float> Expected(CollectiveKind kind) {
   std::vector<float> expected(kRanks * kCount, 0);
   for (int r = 0; r < kRanks; ++r) {
@@ -120,10 +121,9 @@ std::vector<float> Expected(CollectiveKind kind) {
   return expected;
 }
 
-// What all ranks have of a collective, whose operands are made late and
-// overwritten soon. `hasty_rank` leaves out a wait; `late_rank` alone is
-// `late`, since the waits that are left for another late rank would hide the
-// missing one.
+// Returns all ranks' results of a collective whose operands are written late
+// and overwritten early. `hasty_rank` skips a wait. Only `late_rank` is late,
+// because waits for another late rank would hide the skipped one.
 std::vector<float> Results(CollectiveKind kind, int hasty_rank, int left_out,
                            int late_rank, milliseconds late,
                            int* waits = nullptr) {
@@ -151,7 +151,7 @@ std::vector<float> Results(CollectiveKind kind, int hasty_rank, int left_out,
         }
         CH_RETURN_IF_ERROR(all->Issue(Of(kind, from, to), comm));
         {
-          // What comes after the collective, in the order of its stream.
+          // Follows the collective in stream order.
           const StreamScope scope(comm);
           CopyInPlace(mine, to);
           FillInPlace(from, 1000);
@@ -171,8 +171,9 @@ std::vector<float> Results(CollectiveKind kind, int hasty_rank, int left_out,
   return joined;
 }
 
-// Whether a wait that `hasty` leaves out shows, whichever peer it was for. On a
-// machine that is busy `hasty` itself waits for a core: the peer is later then.
+// Returns whether a skipped wait of `hasty` has an effect, for any late peer.
+// On a busy machine `hasty` itself may wait for a core, so the peer is delayed
+// further.
 bool IsFound(CollectiveKind kind, int hasty, int left_out,
              const std::vector<float>& right) {
   for (milliseconds late = kLittle; late <= kMost; late *= 2) {
@@ -196,7 +197,7 @@ TEST_P(LocalOnCudaPlantedTest, EachWaitThatMattersShows) {
     const std::vector<float> expected = Expected(kind);
     right.insert(right.end(), expected.begin(), expected.end());
   }
-  // The root of a broadcast waits for others than the ranks beside it.
+  // The root of a broadcast waits for other ranks than the rest.
   for (const int hasty : {0, kRoot}) {
     if (hasty == kRoot && kind != CollectiveKind::kBroadcast) continue;
     int waits = 0;
@@ -204,16 +205,16 @@ TEST_P(LocalOnCudaPlantedTest, EachWaitThatMattersShows) {
       if (peer == hasty) continue;
       ASSERT_EQ(Results(kind, hasty, kNone, peer, kLittle, &waits), right);
     }
-    // The test's own, then for each peer before the collective and after it; a
-    // sum and the parts that others sum have one between them.
+    // The test's own wait, then one per peer before and after the collective.
+    // Between a sum and the exchange of its parts there is another one.
     const int per_peer = kind == CollectiveKind::kAllReduce ? 3 : 2;
     EXPECT_EQ(waits, 1 + per_peer * (kRanks - 1));
     int found = 0;
     for (int wait = 1; wait < waits; ++wait) {
       found += IsFound(kind, hasty, wait, right) ? 1 : 0;
     }
-    // Of a broadcast a rank reads from the root alone, and only what the root
-    // gives is read by others.
+    // In a broadcast a rank reads only from the root, and others read only the
+    // root's data.
     const int matter = kind != CollectiveKind::kBroadcast ? waits - 1
                        : hasty == kRoot                   ? kRanks - 1
                                                           : 1;

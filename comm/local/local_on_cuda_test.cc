@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// What is particular to ranks on devices; the conformance suite has the rest.
+/// Tests of ranks on devices that the conformance suite does not contain.
 
 #include <cstdint>
 #include <cstring>
@@ -27,7 +27,7 @@ using ::testing::HasSubstr;
 constexpr int kRanks = 4;
 constexpr int64_t kCount = 333;
 
-// Numbers whose sum depends on the order in which they are added.
+// Returns numbers whose sum depends on the order of additions.
 std::vector<float> NumbersOf(int rank) {
   std::vector<float> numbers;
   for (int64_t i = 0; i < kCount; ++i) {
@@ -38,7 +38,7 @@ std::vector<float> NumbersOf(int rank) {
   return numbers;
 }
 
-// By rank, what an all-reduce in `dtype` leaves there.
+// Returns the result of an all-reduce in `dtype` by rank.
 std::vector<std::vector<float>> AllReduced(DType dtype,
                                            const JobOptions& options) {
   std::vector<std::vector<float>> results(kRanks);
@@ -86,9 +86,9 @@ TEST(LocalOnCudaTest, SumsHaveTheBitsOfTheCpu) {
   }
 }
 
-// Ranks order their queues by events: no thread waits for a device.
+// Ranks synchronize by events: no thread waits for a device.
 TEST(LocalOnCudaTest, ACollectiveIsIssuedAndNotWaitedFor) {
-  // As each rank sees them, around one collective of all.
+  // By rank, before and after one collective of all.
   std::vector<emulation::RuntimeCounts> before(kRanks), after(kRanks);
   const absl::Status status =
       RunLocal(kRanks,
@@ -109,13 +109,13 @@ TEST(LocalOnCudaTest, ACollectiveIsIssuedAndNotWaitedFor) {
                  CH_RETURN_IF_ERROR(reduce());
                  CH_RETURN_IF_ERROR(all->Exchange("", "after").status());
                  after[me] = emulation::CountsOfRuntime();
-                 // None goes on before all have counted.
+                 // No rank continues before all have counted.
                  return all->Exchange("", "counted").status();
                },
                {.backends = OnCuda(kRanks, 2)});
   ASSERT_TRUE(status.ok()) << status;
   for (size_t r = 0; r < kRanks; ++r) {
-    // Of all ranks: a sum of its piece, and copies of the others'.
+    // Of all ranks: a sum of its piece, and copies of the others' pieces.
     EXPECT_EQ(after[r].kernels - before[r].kernels, kRanks * kRanks) << r;
     EXPECT_EQ(after[r].synchronizations, before[r].synchronizations) << r;
     EXPECT_EQ(after[r].allocations, before[r].allocations) << r;

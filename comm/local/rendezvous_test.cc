@@ -24,7 +24,7 @@ void OnThreads(int n, const std::function<void(int)>& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
-/// A rendezvous of the hosts of n ranks.
+/// A rendezvous of n ranks' host threads.
 struct Party {
   explicit Party(int n)
       : rendezvous(graph, "group 'x'", Ranks(n), Agents(n),
@@ -58,7 +58,7 @@ struct Party {
 TEST(ThreadBarrier, NobodyLeavesBeforeAllHaveCome) {
   constexpr int kThreads = 4;
   ThreadBarrier barrier(kThreads);
-  std::vector<int> came(kThreads);  // Not atomic: the barrier orders them.
+  std::vector<int> came(kThreads);  // Not atomic: the barrier orders accesses.
   bool early = false;
   OnThreads(kThreads, [&](int i) {
     for (int round = 1; round <= 500; ++round) {
@@ -73,8 +73,8 @@ TEST(ThreadBarrier, NobodyLeavesBeforeAllHaveCome) {
   EXPECT_FALSE(early);
 }
 
-// A member that left because of it seems to keep the others waiting, but that
-// is not their error.
+// A member that left because of the failure appears to keep the others waiting,
+// which must not be reported.
 TEST(Rendezvous, MembersAreToldOfWhatFailedBefore) {
   Party party(2);
   party.failed_before = absl::InternalError("the first");
@@ -170,7 +170,7 @@ TEST(Rendezvous, FollowsAMemberToAnotherAgent) {
       EXPECT_FALSE(party.Meet(0).ok());
     } else {
       party.rendezvous.SetAgent(1, queue);
-      // As a host that waits for its queue while that has nothing to do.
+      // A host that waits for its queue while that is idle.
       party.graph.BeginWait(party.agents[1], {queue}, "event", nullptr);
       party.graph.SetIdle(queue);
     }

@@ -34,7 +34,7 @@ using internal::LocalHub;
 using internal::WatchClock;
 using internal::WatchMoment;
 
-/// Which ranks have finished, for the watchdog.
+/// Tracks which ranks have finished, for the watchdog.
 class Progress {
  public:
   explicit Progress(int ranks) : finished_(ranks) {}
@@ -47,7 +47,7 @@ class Progress {
     changed_.notify_one();
   }
 
-  /// Waits for `time` at most; returns whether all have finished.
+  /// Waits at most `time`. Returns whether all have finished.
   bool WaitForAll(std::chrono::nanoseconds time) {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, time, [&] {
@@ -71,7 +71,7 @@ class Progress {
   std::vector<bool> finished_;
 };
 
-/// Lets each rank's device access every other's memory.
+/// Gives each rank's device access to the others' memory.
 absl::Status ConnectDevices(const JobOptions& options, int ranks) {
   std::set<const DeviceBackend*> backends;
   for (int r = 0; r < ranks; ++r) backends.insert(options.backend(r));
@@ -89,13 +89,13 @@ absl::Status ConnectDevices(const JobOptions& options, int ranks) {
   return absl::OkStatus();
 }
 
-/// Finds a rank that computes for ever after another has finished.
+/// Finds a rank that computes indefinitely after another has finished.
 class IdleRanks {
  public:
   IdleRanks(LocalHub& hub, int ranks) : hub_(hub), seen_(ranks) {}
 
   /// Fails the run if another rank has finished and a rank has been in no
-  /// collective since, for `timeout`.
+  /// collective since then for `timeout`.
   void Check(const std::vector<int>& unfinished, const WatchMoment& now,
              absl::Duration timeout) {
     if (unfinished.size() == seen_.size()) return;
@@ -143,8 +143,7 @@ void Watch(LocalHub& hub, int ranks, Progress& progress,
     idle.Check(progress.Unfinished(), now, timeout);
     if (hub.failure().ok()) continue;
     if (!failed.has_value()) failed = now.counted;
-    // A thread cannot be stopped from outside, and waiting for ever would be
-    // the very hang that the timeout prevents.
+    // A thread cannot be stopped from outside, and waiting for it would hang.
     CH_CHECK(now.counted - *failed <= grace)
         << "rank " << absl::StrJoin(progress.Unfinished(), ", rank ")
         << " did not come back within " << absl::FormatDuration(grace)

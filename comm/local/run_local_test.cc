@@ -79,7 +79,7 @@ TEST(RunLocal, NamesTheRankWhosePoolOrStreamFoundNoThread) {
   }
 }
 
-// Without a stream whose thread would be missed as well.
+// Without a stream, whose thread would be missing, too.
 TEST(RunLocal, ARankWithoutItsPoolDoesNotGoOn) {
   const FewThreadsScope scope(3);
   const absl::Status status = RunLocal(
@@ -107,7 +107,7 @@ TEST(RunLocal, AnExceptionOfARankIsItsError) {
                                            "what is no std::exception"));
 }
 
-// Not a number was taken for 0, and the run for one on adversarial streams.
+// An invalid seed must not mean 0.
 TEST(RunLocal, RefusesASeedThatIsNoNumber) {
   const auto fn = [](World&) { return absl::OkStatus(); };
   const char* const variable = "CROSSHATCH_ADVERSARIAL_SEED";
@@ -186,7 +186,7 @@ TEST(RunLocal, ListsItsGroupsInTheOrderOfCreation) {
 }
 
 TEST(RunLocal, PrefersTheCauseToWhatItCaused) {
-  // Rank 0 reports first of all ranks, and late.
+  // Rank 0 reports first, and late.
   const absl::Status status = RunLocal(3, [](World& world) -> absl::Status {
     if (world.rank() == 2) return absl::NotFoundError("no such file: x.bin");
     CH_ASSIGN_OR_RETURN(auto all, world.Group("all", {0, 1, 2}, "s"));
@@ -282,7 +282,7 @@ TEST(RunLocalTest, ATimeoutShorterThanAnOpIsAnErrorAndNoEndOfTheProcess) {
         absl::StatusOr<std::shared_ptr<Communicator>> group =
             world.Group("all", {0, 1}, world.context().compute_stream().name());
         if (!group.ok()) return group.status();
-        // Far beyond the timeout, and once more as long again.
+        // Far beyond the timeout, and then as long again.
         if (world.rank() == 1) {
           std::this_thread::sleep_for(std::chrono::milliseconds(100));
         }

@@ -25,11 +25,11 @@ using std::chrono::hours;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-/// Two threads on processors as x86's: a store waits in its processor's buffer
-/// until it comes to memory, at a moment of its own; loads see the own buffer
-/// and else memory; a read-modify-write, a seq_cst store and a system call
-/// empty the buffer first. Runs the threads once for each order of their steps
-/// and of the stores' arrivals.
+/// Two threads with x86's memory model: a store waits in its processor's buffer
+/// until it reaches memory at an arbitrary time. Loads read the own buffer
+/// first, then memory. A read-modify-write, a seq_cst store and a system call
+/// flush the buffer. Runs the threads once for each order of their steps and of
+/// the stores' arrivals.
 class TwoProcessors {
  public:
   struct Word {
@@ -49,7 +49,7 @@ class TwoProcessors {
     }
     uint32_t value;
   };
-  // The functions that a BasicWakeWord asks its system for.
+  // The system functions of a BasicWakeWord.
   static void Sleep(Word& word, uint32_t value) {
     machine->SleepWhile(word, value);
   }
@@ -57,10 +57,10 @@ class TwoProcessors {
 
   struct Result {
     int orders = 0;
-    /// Of these, those in which at last a thread sleeps.
+    /// The runs that end with a sleeping thread.
     int stuck = 0;
   };
-  /// \param run gives the two threads' functions, on fresh words.
+  /// \param run returns the two threads' functions, on new words
   Result Explore(
       const std::function<std::array<std::function<void()>, 2>()>& run) {
     machine = this;
@@ -103,7 +103,7 @@ class TwoProcessors {
     for (std::thread& thread : threads) thread.join();
   }
 
-  /// One step of one thread, or the arrival of one store.
+  /// Executes one step of one thread, or the arrival of one store.
   bool TakeStep() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] {
@@ -123,7 +123,7 @@ class TwoProcessors {
       bool any = false;
       for (Processor& processor : processors_) {
         if (processor.state != State::kSleeps) continue;
-        // For ever; the test itself has to end.
+        // It would sleep indefinitely; the test has to end.
         is_stuck_ = any = true;
         processor.state = State::kReady;
       }
@@ -135,7 +135,7 @@ class TwoProcessors {
     return true;
   }
 
-  /// The next sequence of choices, depth first.
+  /// Selects the next sequence of choices, depth first.
   bool NextOrder() {
     while (!choices_.empty() && choices_.back().taken + 1 == choices_.back().of)
       choices_.pop_back();
@@ -144,7 +144,7 @@ class TwoProcessors {
     return true;
   }
 
-  // Each waits until it is the calling thread's turn.
+  // Each waits for the calling thread's turn.
   uint32_t Load(const Word& word) {
     std::unique_lock lock = Turn();
     const Processor& self = processors_[me];
@@ -210,7 +210,7 @@ class TwoProcessors {
   bool is_stuck_ = false;
 };
 
-/// What libstdc++ 12 does, once it has spun.
+/// The implementation of libstdc++ 12, after spinning.
 template <std::memory_order order>
 class StoringWord {
  public:
@@ -262,7 +262,6 @@ TEST(WakeWordTest, TheModelFindsTheWakeThatAStoreLoses) {
       0);
 }
 
-/// Wakes nobody.
 struct Forgetful : Machine {
   static void WakeAll(Word&) {}
 };
@@ -323,14 +322,14 @@ TEST(WakeWordTest, YieldsUntilAYieldTakesLong) {
   EXPECT_EQ(yields(), often);
 }
 
-/// Where a lost wake shows: the test does not end.
+/// A lost wake hangs the test.
 struct WithoutBound : Machine {
   static void Sleep(Word& word, uint32_t value) {
     FutexSleep(word, value, hours(1), FutexScope::kThisProcess);
   }
 };
 
-// The nightly run has a thousand times the rounds.
+// The nightly run has a thousand times as many rounds.
 TEST(WakeWordTest, NoWakeIsLostInManyRounds) {
   const char* const variable = std::getenv("CROSSHATCH_WAKE_ROUNDS");
   const auto rounds =

@@ -16,10 +16,9 @@ namespace {
 
 constexpr int64_t kDataAlignment = 16;
 
-// Conversion of values to bytes and back. Both ends are the same program on the
-// same kind of machine, so plain values are copied as they are in memory.
+// Serialization. Both ends run the same program on the same kind of machine, so
+// values are copied as bytes.
 
-/// Appends to a string.
 class WireWriter {
  public:
   explicit WireWriter(std::string& out) : out_(out) {}
@@ -39,7 +38,7 @@ class WireWriter {
   std::string& out_;
 };
 
-/// Takes from a string, which it checks to be long enough.
+/// Reads from a string, with bounds checks.
 class WireReader {
  public:
   explicit WireReader(const std::string& in, size_t at = 0)
@@ -52,7 +51,7 @@ class WireReader {
     std::memcpy(&value, Take(sizeof(value)), sizeof(value));
     return value;
   }
-  /// Valid as long as what is read.
+  /// Valid as long as the string.
   absl::string_view View() {
     const auto size = static_cast<size_t>(Value<uint64_t>());
     return absl::string_view(Take(size), size);
@@ -82,7 +81,7 @@ class WireReader {
 
 using Counts = absl::InlinedVector<int64_t, 4>;
 
-/// Counts are mostly equal, and there is one for each member: (value, times).
+/// Counts per member are mostly equal, so they are encoded as (value, times).
 void WriteCounts(const Counts& counts, WireWriter& writer) {
   writer.Value(static_cast<int32_t>(counts.size()));
   for (size_t i = 0; i < counts.size();) {
@@ -112,7 +111,7 @@ uint64_t GroupId(const GroupKey& key) {
   const auto add = [&](const void* data, size_t size) {
     hash = HashBytes(hash, data, static_cast<int64_t>(size));
   };
-  // The lengths keep "a" and "bc" from being "ab" and "c".
+  // The lengths distinguish "a", "bc" from "ab", "c".
   for (const std::string* text : {&key.name, &key.stream_name}) {
     const uint64_t size = text->size();
     add(&size, sizeof(size));
@@ -206,7 +205,7 @@ void Arrivals::File(int member, const MessageHeader& header,
                     std::string& message) {
   const size_t parity = Parity(header.round);
   Slot& slot = slots_[parity][static_cast<size_t>(member)];
-  // -1 is odd: the first odd round comes two after it as any other would.
+  // The initial -1 is odd, so the first odd round follows it like any other.
   CH_CHECK(slot.header.round == header.round - 2 ||
            (slot.header.round == -1 && header.round == 0))
       << "member " << member << " came to round " << header.round << " after "

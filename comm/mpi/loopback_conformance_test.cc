@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The conformance suite by the engine of processes, with threads for processes.
+// Runs the conformance suite on the engine of processes, with threads as
+// processes.
 
 #include <cstdint>
 #include <string>
@@ -35,7 +36,7 @@ ConformanceEngine EngineOn(const std::string& name,
             });
             for (const ProcessResult& result : results) {
               EXPECT_TRUE(result.ended_together);
-              // One job, one result.
+              // All ranks of a job have one result.
               EXPECT_EQ(result.status, results[0].status);
             }
             return results[0].status;
@@ -47,8 +48,8 @@ ConformanceEngine EngineOn(const std::string& name,
 const bool registered =
     RegisterCommunicatorConformanceTests(
         EngineOn("Loopback", {}, int64_t{1} << 30, {1, 3, 5})) &&
-    // Whatever is longer than half a kilobyte goes in many messages, late, and
-    // the last rank cannot be rung.
+    // Data above half a kilobyte need many late messages, and the last rank
+    // receives no notifications.
     RegisterCommunicatorConformanceTests(
         EngineOn("LateLoopback", {.delay_seed = 1, .num_near = 2}, 512, {3}));
 

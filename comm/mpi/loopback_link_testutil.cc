@@ -8,7 +8,7 @@
 
 namespace crosshatch::internal {
 
-/// The end of one rank. Requests are numbers of messages that it keeps.
+/// One rank's link. Requests are indices of messages that it keeps.
 class LoopbackLink final : public Link {
  public:
   LoopbackLink(LoopbackWire& wire, int rank)
@@ -78,7 +78,7 @@ class LoopbackLink final : public Link {
       }
     }
     Keep(message, request);
-    // An eager message has left, whoever takes it.
+    // An eager message is complete without a receive.
     if (bytes <= wire_.options_.eager_bytes) request.pending = false;
     return absl::OkStatus();
   }
@@ -149,7 +149,7 @@ class LoopbackLink final : public Link {
     return (rank < wire_.options_.num_near) ==
            (rank_ < wire_.options_.num_near);
   }
-  // With the wire's lock held.
+  // \pre the wire's lock is held
   bool Dead(int to) const { return wire_.lost_[to] || wire_.lost_[rank_]; }
   absl::Status OwnLoss() const {
     if (!wire_.lost_[rank_]) return absl::OkStatus();

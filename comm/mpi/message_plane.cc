@@ -20,11 +20,11 @@ namespace {
 /// Data of at most this size are payloads of the agreement. With a fingerprint
 /// of usual length that is one eager message in shared memory.
 constexpr int64_t kMaxPayloadBytes = 3072;
-/// The most that a member sends in an all-reduce in which all add all.
+/// The maximum that a member sends in an all-reduce in which every member adds
+/// all.
 constexpr int64_t kMaxDirectBytes = int64_t{1} << 16;
-/// Sizes of the pieces that are moved, and of those that are summed. The latter
-/// are in scratch memory, one for each rank, and should still be in the cache
-/// when they are added.
+/// Sizes of pieces to move, and of pieces to sum. The latter are in scratch
+/// memory, one per rank, and should stay in the cache.
 constexpr int64_t kMovedPieceBytes = int64_t{1} << 20;
 constexpr int64_t kSummedPieceBytes = int64_t{1} << 18;
 /// The size of the tag of the sender's messages, with which a payload begins.
@@ -53,7 +53,7 @@ int TagOf(const Payloads& payloads, int member) {
   return tag;
 }
 
-/// One process's end of a group.
+/// One process's side of a group.
 class MessagePlane final : public DataPlane {
  public:
   MessagePlane(std::shared_ptr<ProcessJob> job, std::shared_ptr<JobGroup> group,
@@ -74,7 +74,7 @@ class MessagePlane final : public DataPlane {
   void Abort() override {}
 
  private:
-  /// The data from this rank to one member, or from it to this rank.
+  /// The data between this rank and one member, in one direction.
   struct Part {
     absl::Span<const Segment> list;
     int64_t begin = 0;
@@ -184,7 +184,7 @@ void MessagePlane::PlanParts(const Collective& c) {
       case CollectiveKind::kAllReduce:
         send = whole(c.send[0]);
         receive = whole(c.recv[0]);
-        // All members add small ones, which saves a round.
+        // Small sums are computed by all members, which saves a round.
         if (!IsDirect(c)) {
           const int64_t count = send.elems;
           send.begin = PieceBegin(count, n, r);
@@ -305,7 +305,8 @@ absl::Status MessagePlane::MoveAndReduce(const Collective& collective,
     }
   }
   AddSends(elem_bytes);
-  // All members give the same number of elements: all are payloads or none.
+  // All members have the same number of elements, so either all are payloads or
+  // none.
   const bool is_offered = elems > 0 && (size() == 1 || !offered.empty());
   return transfer_.Run(
       [&] {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Collectives between processes have the bits of those between threads.
+// Collectives between processes and between threads have the same bits.
 
 #include <algorithm>
 #include <cstdint>
@@ -32,8 +32,8 @@ struct Case {
   }
 };
 
-/// Numbers whose sums depend on the order of adding: so many different ones,
-/// and again, since drawing them is slow.
+/// Distinct numbers whose sums depend on the order. They repeat, because
+/// drawing them is slow.
 constexpr size_t kDifferent = 8191;
 
 std::vector<std::byte> Numbers(DType dtype, size_t count, uint64_t seed) {
@@ -115,7 +115,7 @@ std::vector<Case> Cases() {
   return cases;
 }
 
-/// What this rank has after each case.
+/// Collects this rank's result of each case.
 absl::Status RunCases(World& world,
                       std::vector<std::vector<std::byte>>& results) {
   std::vector<int> all;
@@ -131,7 +131,7 @@ absl::Status RunCases(World& world,
                           c.kind == CollectiveKind::kAllToAll;
     const int64_t sent = to_all ? c.count * n : c.count;
     const int64_t received = from_all ? c.count * n : c.count;
-    // Every third element is a gap, where there are gaps.
+    // With gaps, every third element is one.
     const int64_t spread = c.strided ? 3 : 2;
     std::vector<std::byte> numbers =
         Numbers(c.dtype, static_cast<size_t>(sent * spread / 2 + 3),
@@ -153,7 +153,7 @@ absl::Status RunCases(World& world,
                           .label = c.Describe()};
     if (to_all) {
       for (int64_t r = 0; r < n; ++r) {
-        // An even place, so that runs of two stay whole.
+        // An even offset, so that runs of two stay whole.
         collective.send.push_back(list(r * c.count / 2 * 2, c.count));
       }
     } else {

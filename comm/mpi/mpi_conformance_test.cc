@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The engine of processes that mpirun starts, by MPI, or, where the variable
-// CROSSHATCH_TEST_TRANSPORT is "ucx", by UCX.
+// The engine of mpirun's processes, on MPI or, if CROSSHATCH_TEST_TRANSPORT is
+// "ucx", on UCX.
 
 #include <unistd.h>
 
@@ -19,15 +19,16 @@
 namespace crosshatch {
 namespace {
 
-/// As mpirun says; the tests are registered before MPI is there.
+/// Returns the number of mpirun's processes. Tests are registered before MPI is
+/// initialized.
 int NumProcesses() {
   const char* size = std::getenv("OMPI_COMM_WORLD_SIZE");
   CH_CHECK(size != nullptr) << "this test is started by mpirun";
   return std::atoi(size);
 }
 
-/// The child in which a test dies is no process of the job: it has MPI for
-/// itself, with its files where those of the job are.
+/// Gives the child of a death test its own MPI, which is no process of the job.
+/// Its files are in the job's directory.
 void BeAloneInDeathTest() {
   if (GTEST_FLAG_GET(internal_run_death_test).empty()) return;
   std::vector<std::string> names;
@@ -47,7 +48,7 @@ bool IsByUcx() {
   return transport != nullptr && std::string(transport) == "ucx";
 }
 
-/// MPI exchanges the addresses of UCX alone, and ends with the test.
+/// MPI only exchanges the addresses of UCX, and ends with the test.
 class EndOfMpi final : public testing::Environment {
  public:
   void TearDown() override { EndMpi(); }
@@ -67,7 +68,7 @@ const bool registered = RegisterCommunicatorConformanceTests(
        UcxJoin join = {.gather = ExchangeByMpi};
        CH_ASSIGN_OR_RETURN(const auto all, ExchangeByMpi(""));
        join.size = static_cast<int>(all.size());
-       // One that is alone has no such variable.
+       // Undefined in a single process.
        const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
        join.rank = rank == nullptr ? 0 : std::atoi(rank);
        of_job.ucx = &join;

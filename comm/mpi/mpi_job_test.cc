@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests that need real processes: waiting without a core, collectives while the
+// Tests that need real processes: waits without CPU use, collectives while the
 // rank computes, MPI's own messages.
 
 #include <sys/resource.h>
@@ -52,13 +52,13 @@ TEST(MpiJobTest, WhoWaitsLeavesTheCoreToOthers) {
     return absl::OkStatus();
   });
   EXPECT_TRUE(status.ok()) << status;
-  // One that spins takes 0.4; waking up a thousand times a second takes a
-  // hundredth.
+  // Spinning would take 0.4 s; waking up a thousand times a second takes a
+  // hundredth of that.
   EXPECT_LT(spent, 0.2);
 }
 
-/// The rank's thread computes and calls nothing of the engine until the
-/// gathering is over.
+/// The rank's thread computes without calling the engine until the all-gather
+/// has ended.
 TEST(MpiJobTest, ACollectiveGoesOnWhileTheRankComputes) {
   const absl::Status status = RunMpi([&](World& world) -> absl::Status {
     CH_ASSIGN_OR_RETURN(auto comm, Everybody(world));
@@ -102,7 +102,7 @@ TEST(MpiJobTest, DataBeyondOneMessage) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
-/// Control messages that MPI does not send before the receiver is ready.
+/// Control messages that MPI only sends when the receiver is ready.
 TEST(MpiJobTest, LabelsAndBlobsOfAnyLength) {
   const absl::Status status = RunMpi([&](World& world) -> absl::Status {
     CH_ASSIGN_OR_RETURN(auto comm, Everybody(world));
@@ -140,7 +140,7 @@ TEST(MpiJobTest, WhatAllSayBeforeThereIsAJob) {
 }
 
 TEST(MpiJobTest, BlobsThatGoInPieces) {
-  // Of the three one is empty, and one longer than the rest.
+  // One of the three is empty, and one is longer than the others.
   const auto blob = [](int rank) {
     std::string text(static_cast<size_t>(rank) * 1500000, 'a');
     for (size_t i = 0; i < text.size(); i += 1000) text[i] = 'b';
@@ -182,8 +182,8 @@ TEST(MpiJobTest, SomeOfTheProcessesRunAJob) {
   }
 }
 
-/// mpirun binds processes to cores: a thread for each of the machine's would
-/// have them all on one.
+/// mpirun binds processes to cores, so threads for all of the machine's cores
+/// would share one.
 TEST(MpiJobTest, ThreadsAreThoseOfTheCoresThatAProcessMayRunOn) {
   int threads = 0;
   ASSERT_TRUE(RunMpi([&](World& world) {

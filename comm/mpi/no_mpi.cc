@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The engine of processes in a build without MPI.
+// Replaces the engine of processes in a build without MPI.
 
 #include <string>
 #include <vector>

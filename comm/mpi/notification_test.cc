@@ -24,7 +24,7 @@ TEST(NotificationTest, ARingBeforeTheSleepIsHeard) {
   Notification bell;
   const uint32_t seen = bell.Arm();
   bell.Notify();
-  // Returns at once, or the test takes its whole time.
+  // Returns at once; otherwise the test times out.
   bell.Sleep(seen, minutes(10));
 }
 
@@ -37,7 +37,7 @@ TEST(NotificationTest, NoRingIsLost) {
     for (int i = 1; i <= kNews; ++i) {
       news = i;
       bell.Notify();
-      // Every second time the sleeper has time to fall asleep.
+      // Every second time, the sleeper has time to fall asleep.
       while (i % 2 == 0 && taken.load() != i) std::this_thread::yield();
     }
   });

@@ -145,7 +145,7 @@ void ProcessJob::EndRank(const FailureNotice& notice) {
   failure_->error = BoundedError(notice.error);
   if (!failed_at_.has_value()) failed_at_ = RunningTime();
   if (context_ != nullptr) context_->Poison(ErrorFor(notice, rank_));
-  // Wakes the threads of this process that wait.
+  // Wakes the waiting threads of this process.
   link_.Notify(rank_);
 }
 
@@ -162,7 +162,8 @@ absl::Status ProcessJob::End() {
   Lock lock = TakeLock();
   function_returned_ = true;
   finished_[rank_] = true;
-  // Sent to all ranks: one may wait in a group that this rank never came to.
+  // Sent to all ranks, because one may wait in a group that this rank never
+  // entered.
   const auto post_to_all = [&](MessageKind kind) {
     std::string message;
     StartMessage({.kind = kind, .round = failed() ? 1 : 0}, message);
@@ -244,7 +245,7 @@ void ProcessJob::WatchPlanes() {
       continue;
     }
     late = moved.group;
-    // A group of one rank agrees with nobody.
+    // A group of one rank needs no agreement.
     what = group.agreements.round < 0
                ? "a collective"
                : DescribeMessage(group.agreements.arrivals.message(
@@ -266,7 +267,7 @@ void ProcessJob::WatchPlanes() {
     has_failed = true;
   }
   if (!has_failed) return;
-  // Lets queues go on that wait for a peer's part, and the rank's thread.
+  // Releases queues that wait for a peer's part, and the rank's thread.
   for (const Moved& moved : planes) moved.plane->Abort();
 }
 
@@ -278,8 +279,7 @@ void ProcessJob::Watch() {
   poller_.LookOnce();
   if (channel_ != nullptr) return;
   if (function_returned_ || !failed()) return;
-  // A thread cannot be stopped from outside, and waiting for ever would be the
-  // very hang that the timeout prevents.
+  // A thread cannot be stopped from outside, and waiting for it would hang.
   const absl::Duration grace = ReturnGrace(timeout_);
   CH_CHECK(RunningTime() - *failed_at_ <= grace)
       << "rank " << rank_ << " did not come back within "

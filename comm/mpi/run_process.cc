@@ -23,7 +23,6 @@
 namespace crosshatch::internal {
 namespace {
 
-/// The watchdog thread of a job.
 class WatchThread {
  public:
   explicit WatchThread(ProcessJob& job) : job_(job) {}

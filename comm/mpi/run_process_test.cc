@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The engine of processes, with threads for processes: processes that are lost.
+// Lost processes in the engine of processes, with threads as processes.
 
 #include "crosshatch/comm/mpi/run_process.h"
 
@@ -33,7 +33,7 @@ using testing::IsEmpty;
 
 MpiOptions Plain(int) { return {}; }
 
-/// A gathering of lists that are too long to come with messages.
+/// An all-gather of lists that are too long for payloads.
 class LongGather {
  public:
   explicit LongGather(World& world) : world_(world) {
@@ -70,8 +70,8 @@ TEST(RunProcessTest, RefusesWhatCannotBe) {
   EXPECT_TRUE(CheckOptions({}).ok());
 }
 
-/// Rank 2 is lost when all have agreed and data move. Ranks that wait for its
-/// data, or for it to read theirs, are released by the coordinator's report.
+/// Rank 2 is lost while data move. The coordinator's report releases ranks that
+/// wait for its data, or for it to read theirs.
 TEST(RunProcessTest, ALostProcessReleasesThoseThatMoveData) {
   LoopbackWire wire({.size = 3, .dies_at_first_send = 2});
   FailureChannelForTest channels[3];
@@ -110,7 +110,7 @@ TEST(RunProcessTest, ALostProcessReleasesThoseThatMoveData) {
                                "'all' (ranks 0, 1, 2) for "));
 }
 
-/// The same without anybody to tell them: they miss its data.
+/// Without a coordinator, the ranks time out.
 TEST(RunProcessTest, WithoutAChannelALostProcessIsMissedAfterTheTimeout) {
   LoopbackWire wire({.size = 3, .dies_at_first_send = 2});
   const auto results = RunLoopback(
@@ -132,7 +132,7 @@ TEST(RunProcessTest, WithoutAChannelALostProcessIsMissedAfterTheTimeout) {
   EXPECT_THAT(results[2].status.ToString(), HasSubstr("this end is cut off"));
 }
 
-/// The link cannot report its own error, and its rank takes its time.
+/// The link cannot report its own error, and its rank continues for a while.
 TEST(RunProcessTest, AnErrorOfTheLinkIsToldWhileItsRankGoesOn) {
   LoopbackWire wire({.size = 2, .dies_at_first_send = 1});
   FailureChannelForTest channels[2];
@@ -156,7 +156,7 @@ TEST(RunProcessTest, AnErrorOfTheLinkIsToldWhileItsRankGoesOn) {
   EXPECT_TRUE(channels[0].reported().empty()) << "what it was told";
 }
 
-/// A message of the one job that came in the next would be taken for one of it.
+/// A leftover message would be taken for one of the next job.
 TEST(RunProcessTest, NothingOfAJobThatEndedWellIsOnItsWay) {
   LoopbackWire wire({.size = 3});
   wire.Hold(2, 1);
@@ -189,7 +189,7 @@ TEST(RunProcessTest, WhoWaitsForARankThatNeverCameToTheGroupHearsThatItEnded) {
   EXPECT_EQ(results[1].status, results[0].status);
 }
 
-/// What a rank did last may have been no collective.
+/// A rank's last operation need not be a collective.
 TEST(RunProcessTest, SaysWhatARankComputesAfter) {
   LoopbackWire wire({.size = 2});
   FailureChannelForTest channels[2];
@@ -236,7 +236,7 @@ TEST(RunProcessTest, TheEndOfARankThatHeardOfAFailureIsNotTheFailure) {
           channels[3].Deliver(failure);
         } else if (world.rank() == 1) {
           SleepUntil([&] { return channels[3].Query() == "finished"; });
-          // Rank 0 looks for messages.
+          // Rank 0 polls for messages.
           std::this_thread::sleep_for(std::chrono::milliseconds(50));
           for (const int rank : {0, 1, 2}) channels[rank].Deliver(failure);
         }
@@ -265,7 +265,7 @@ TEST(RunProcessTest, TheCoordinatorReportsWhatRanksDisagreeOn) {
       wire, 4,
       [&](World& world) -> absl::Status {
         if (world.rank() == 2) {
-          // What rank 3 came to, and that it has finished.
+          // Rank 3's collective, and its end.
           SleepUntil([&] { return wire.num_held() == 2; });
           wire.Release();
         }
@@ -290,8 +290,8 @@ TEST(RunProcessTest, TheCoordinatorReportsWhatRanksDisagreeOn) {
   EXPECT_EQ(coordinator[3].reported()[0].error, results[0].status);
 }
 
-/// Of two failures at the same time the one that the coordinator reports is the
-/// job's, on the rank with the other one, too.
+/// If two failures occur at the same time, the one that the coordinator reports
+/// is the job's on all ranks.
 TEST(RunProcessTest, OfTwoFailuresTheCoordinatorsIsTheJobs) {
   LoopbackWire wire({.size = 2});
   FailureChannelForTest channels[2];
@@ -324,7 +324,7 @@ TEST(RunProcessTest, AMemberThatLeavesReleasesThoseThatMoveData) {
         LongGather gather(world);
         CH_RETURN_IF_ERROR(gather.Issue());
         if (world.rank() == 1) {
-          // What rank 0 and 2 have sent to rank 1.
+          // The messages from ranks 0 and 2 to rank 1.
           SleepUntil([&] { return wire.num_unmet() == 2; });
           world.Abort(absl::UnavailableError("cable cut"));
           wire.Release();
@@ -355,13 +355,13 @@ TEST(RunProcessTest, ARankThatDoesNotComeBackIsLeftBehind) {
         if (world.rank() == 0) return absl::InternalError("disk full");
         SleepUntil([&] { return world.context().poisoned(); });
         SleepUntil([&] { return others_left.load(); });
-        // Longer than its grace, and than its watch takes to look.
+        // Longer than its grace period and the watchdog's interval.
         std::this_thread::sleep_for(absl::ToChronoMilliseconds(
             ReturnGrace(kTimeout) + absl::Milliseconds(400)));
         return world.context().status();
       },
       [&](int rank) {
-        // Who has made the channel ends processes, and not the engine.
+        // The owner of the channel ends processes, not the engine.
         return MpiOptions{.job = {.timeout = kTimeout},
                           .failure_channel = rank == 1 ? &channel : nullptr};
       },
@@ -374,8 +374,9 @@ TEST(RunProcessTest, ARankThatDoesNotComeBackIsLeftBehind) {
   EXPECT_FALSE(results[1].ended_together);
 }
 
-/// A call of the link that does not return keeps the job's lock. What the
-/// channel calls returns all the same, so heartbeats and the watchdog go on.
+/// A call of the link that does not return keeps the job's lock. The channel's
+/// calls must return nevertheless, so that heartbeats and the watchdog
+/// continue.
 TEST(RunProcessTest, ABlockedLinkBlocksNothingOfTheChannel) {
   LoopbackWire wire({.size = 2, .blocks_at_send = 1});
   FailureChannelForTest channels[2];
@@ -455,8 +456,8 @@ class HangingPlanes final : public DataPlanes {
   const std::string name_ = "hanging";
 };
 
-/// Planes connect when their stream comes to the first collective, whatever the
-/// order in which ranks come to streams; and each has a deadline.
+/// A plane connects in its stream's first collective, in any order of streams,
+/// with a deadline.
 TEST(RunProcessTest, ADataPlaneThatHangsEndsByTheTimeout) {
   LoopbackWire wire({.size = 2});
   HangingPlanes planes[2];
@@ -493,7 +494,7 @@ TEST(RunProcessTest, ADataPlaneThatHangsEndsByTheTimeout) {
   }
 }
 
-/// Runs one collective that hangs, the first and only one of a group of `size`.
+/// Runs one collective that hangs, the only one of a group of `size`.
 void ExpectFirstCollectiveTimesOut(int size) {
   LoopbackWire wire({.size = size});
   std::vector<HangingPlanes> planes(static_cast<size_t>(size));
@@ -527,7 +528,7 @@ TEST(RunProcessTest, ADataPlaneOfOneRankThatHangsEndsByTheTimeout) {
   ExpectFirstCollectiveTimesOut(1);
 }
 
-/// Who has finished waits for the functions of the others, but not for ever.
+/// A finished rank waits for the others, but not indefinitely.
 TEST(RunProcessTest, ARankThatComputesForEverAfterTheOthersFailsTheJob) {
   LoopbackWire wire({.size = 3});
   const auto results = RunLoopback(
@@ -590,7 +591,7 @@ TEST(RunProcessTest, SaysWhatTheRankDoes) {
   EXPECT_EQ(channels[0].Query(), "") << "the job is over";
 }
 
-/// Keeps the spans of one rank as text, which its streams write.
+/// Records the spans of one rank as text.
 class SpansForTest : public EventSink {
  public:
   explicit SpansForTest(bool wants_spans) : wants_spans_(wants_spans) {}
@@ -636,8 +637,8 @@ TEST(RunProcessTest, TracesShowWhatComparingTakes) {
   EXPECT_THAT(unwanted.spans(), IsEmpty());
 }
 
-/// Two columns of four, packed by the sender and unpacked by the receiver; and
-/// one run on both sides.
+/// Two columns of four: packed by the sender, unpacked by the receiver, and
+/// contiguous on both sides.
 TEST(RunProcessTest, TracesShowWhatPackingTakes) {
   constexpr int64_t kRows = 1000;
   for (const bool strided : {true, false}) {

@@ -14,7 +14,7 @@ namespace {
 absl::Status ErrorOf(const std::string& what, ncclResult_t result) {
   const std::string text =
       absl::StrCat("NCCL in ", what, ": ", ncclGetErrorString(result));
-  // Another process has gone, or the network between.
+  // Another process or the network has failed.
   if (result == ncclRemoteError || result == ncclSystemError) {
     return absl::UnavailableError(text);
   }
@@ -40,7 +40,7 @@ absl::StatusOr<std::unique_ptr<NcclComm>> NcclComm::Create(
       ncclCommInitRankConfig(&made->comm_, size, unique, rank, &config);
   if (made->comm_ == nullptr) return ErrorOf(made->what_, result);
   const absl::Status settled = made->Settle(lock, result);
-  // What is not ready cannot be destroyed, only aborted.
+  // A communicator that is not ready can only be aborted.
   if (!settled.ok()) made->AbortLocked();
   lock.unlock();
   if (!settled.ok()) return settled;
@@ -56,7 +56,7 @@ absl::StatusOr<std::unique_ptr<NcclComm>> NcclComm::Split(
   {
     std::unique_lock<std::mutex> lock(parent.mutex_);
     if (parent.comm_ == nullptr) return parent.Aborted();
-    // The child is written when the parent is ready again, and not before.
+    // NCCL writes the child when the parent is ready again.
     const absl::Status settled = parent.Settle(
         lock, ncclCommSplit(parent.comm_, color.value_or(NCCL_SPLIT_NOCOLOR),
                             key, &made->comm_, &config));
@@ -83,10 +83,10 @@ NcclComm::~NcclComm() {
   LeaveMemory();
   std::unique_lock<std::mutex> lock(mutex_);
   if (comm_ == nullptr) return;
-  // ncclCommDestroy would finalize it as well, but wait within NCCL, where
-  // nothing ends the wait for a peer that has gone. It also refuses, and so
-  // leaves behind, what has failed meanwhile, which only an abort frees. The
-  // rank's context may have gone, and its thread.
+  // ncclCommDestroy would finalize it, too, but wait within NCCL, where nothing
+  // interrupts the wait for a lost peer. It also refuses a communicator that
+  // has failed meanwhile, which only an abort frees. The rank's context and
+  // thread may have ended.
   if (Settle(lock, ncclCommFinalize(comm_), /*context=*/nullptr).ok()) {
     ncclCommDestroy(std::exchange(comm_, nullptr));
   } else {
@@ -157,7 +157,7 @@ absl::Status NcclComm::Settle(std::unique_lock<std::mutex>& lock,
     std::this_thread::yield();
     lock.lock();
     if (comm_ == nullptr) return Aborted();
-    // Nobody aborts a communicator that is being made.
+    // No other thread aborts a communicator during its creation.
     if (context != nullptr && context->poisoned()) return context->status();
     const ncclResult_t asked = ncclCommGetAsyncError(comm_, &result);
     if (asked != ncclSuccess) result = asked;
@@ -178,7 +178,7 @@ absl::Status NcclComm::Group(
   const ncclResult_t started = ncclGroupStart();
   if (started != ncclSuccess) return ErrorOf(what_, started);
   const ncclResult_t issued = issue(comm_);
-  // The group ends whatever it holds.
+  // ncclGroupEnd ends the group even after an error.
   const ncclResult_t ended = ncclGroupEnd();
   const absl::Status settled = Settle(lock, ended);
   const bool was_issued = issued == ncclSuccess || issued == ncclInProgress;

@@ -29,8 +29,7 @@ ConformanceEngine By(const std::string& name, const NcclOptions& nccl,
           .copy = CopyOnCuda};
 }
 
-// Sends and receives with sums in order, and NCCL's own collectives for all
-// that they can do.
+// Sends and receives with ordered sums, and NCCL's own collectives if possible.
 const bool registered =
     RegisterCommunicatorConformanceTests(
         By("NcclInOrder", {.deterministic = true}, {1, 3})) &&

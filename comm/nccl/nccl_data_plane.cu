@@ -18,24 +18,25 @@
 namespace crosshatch::internal {
 namespace {
 
-/// Elements [begin, begin + elems) of a list, which go to one peer or come from
-/// it.
+/// Elements [begin, begin + elems) of a list, sent to or received from one
+/// peer.
 struct Part {
   const SegmentList* list = nullptr;
   int64_t begin = 0;
   int64_t elems = 0;
-  /// What they are cut into, the same on both sides; null: they go as one.
+  /// The lengths of its messages, equal on both sides. Null for a single
+  /// message.
   const std::vector<int64_t>* runs = nullptr;
 };
 
-/// One run of memory, and so one message.
+/// One message: a contiguous run of memory.
 struct Message {
   std::byte* data = nullptr;
   int64_t elems = 0;
 };
 
-/// Returns whether a part can be sent in place, and its messages: each of its
-/// runs is one run of the device's memory.
+/// Returns whether a part can be sent in place, and sets its messages. Each run
+/// must be contiguous memory of the device.
 bool AreMessages(const Part& part, int64_t elem_bytes, NcclComm& comm,
                  std::vector<Message>& messages) {
   SegmentCursor cursor(*part.list, elem_bytes, part.begin);
@@ -53,7 +54,7 @@ bool AreMessages(const Part& part, int64_t elem_bytes, NcclComm& comm,
 
 class NcclDataPlane final : public DataPlane, private MemoryListener {
  public:
-  /// \param comm null for a group of one.
+  /// \param comm null for a group of one
   NcclDataPlane(const GroupKey& key, int member, RankContext& context,
                 const NcclOptions& options, std::unique_ptr<NcclComm> comm)
       : size_(key.size()),
@@ -68,8 +69,8 @@ class NcclDataPlane final : public DataPlane, private MemoryListener {
   }
   ~NcclDataPlane() override { LeaveMemory(); }
 
-  /// How this member's lists are cut, as a number. If it is the same and not 0
-  /// on all members, they exchange the lists' pieces as they are.
+  /// Offers a hash of how this member's lists are split into runs. If it is
+  /// equal and not 0 on all members, they exchange the runs in place.
   void Offer(const Collective& collective, PayloadRoom room) override {
     shape_ = CutsOf(collective).hash;
     for (int r = 0; r < size_; ++r) {
@@ -81,7 +82,7 @@ class NcclDataPlane final : public DataPlane, private MemoryListener {
                      const Payloads& payloads, Stream& queue) override;
   absl::Status Poll() override {
     if (comm_ == nullptr) return absl::OkStatus();
-    // The watch's thread would otherwise begin to use device 0.
+    // The watchdog's thread would otherwise initialize device 0.
     CheckCuda(cudaSetDevice(device_), "cudaSetDevice");
     return comm_->Poll();
   }
@@ -116,14 +117,15 @@ class NcclDataPlane final : public DataPlane, private MemoryListener {
   absl::Status ReduceInOrder(const Collective& c, const NcclCuts& cuts,
                              Stream& queue);
   absl::Status AllReduceInOrder(const Collective& c, Stream& queue);
-  /// Takes the other members' summands of `count` elements, of which `mine` are
-  /// this one's, and writes their sum in the order of ranks to `to`.
-  /// \param to_peer by member, what this one gives to its sum.
+  /// Receives the other members' summands of `count` elements and writes the
+  /// sum with `mine`, in the order of ranks, to `to`.
+  /// \param to_peer by member, this rank's summand for it
   absl::Status Reduce(const Collective& c, const std::vector<Part>& to_peer,
                       const std::vector<int64_t>* runs, SegmentCursor mine,
                       SegmentCursor to, int64_t count, Stream& queue);
 
-  /// Swaps parts with all other members: `sends` and `receives` are by member.
+  /// Exchanges parts with all other members. `sends` and `receives` are by
+  /// member.
   absl::Status Swap(const std::vector<Part>& sends,
                     const std::vector<Part>& receives, DType dtype,
                     Stream& queue);
@@ -144,11 +146,11 @@ class NcclDataPlane final : public DataPlane, private MemoryListener {
   const int size_;
   const int me_;
   const int device_;
-  uint64_t shape_ = 0;  // Of the latest offer.
+  uint64_t shape_ = 0;  // The hash of the latest offer.
   RankContext& context_;
   const NcclOptions options_;
   const std::unique_ptr<NcclComm> comm_;
-  /// What LeaveMemory ends.
+  /// Whether LeaveMemory must be called.
   bool hears_of_memory_ = false;
 };
 
@@ -201,8 +203,8 @@ absl::Status NcclDataPlane::Swap(const std::vector<Part>& sends,
   if (comm_ == nullptr) return absl::OkStatus();
   const int64_t elem_bytes = SizeOf(dtype);
   std::vector<Block> scratch;
-  // Packs parts that cannot be sent in place. In an all-gather the same part is
-  // sent to many peers, and is packed once.
+  // Packs parts that cannot be sent in place. In an all-gather one part goes to
+  // many peers and is packed once.
   std::vector<std::vector<Message>> outgoing(sends.size());
   for (size_t r = 0; r < sends.size(); ++r) {
     if (static_cast<int>(r) == me_ || sends[r].elems == 0) continue;
@@ -256,7 +258,7 @@ absl::Status NcclDataPlane::Swap(const std::vector<Part>& sends,
     const auto keep = [&](ncclResult_t got) {
       if (result == ncclSuccess && got != ncclInProgress) result = got;
     };
-    // Each begins after itself, so that not all send to one.
+    // Each rank starts with the next one, so that not all send to one peer.
     for (int i = 1; i < size_; ++i) {
       const int to = (me_ + i) % size_;
       for (const Message& message : outgoing[static_cast<size_t>(to)]) {
@@ -316,7 +318,7 @@ absl::Status NcclDataPlane::SendAndReceive(const Collective& c,
     case CollectiveKind::kAllReduce:
       return AllReduceInOrder(c, queue);
     case CollectiveKind::kBroadcast:
-      // Of one rank: to itself.
+      // A group of one rank copies to itself.
       if (!c.recv.empty()) Copy(c.send[0], c.recv[0], c.dtype, queue);
       return absl::OkStatus();
     case CollectiveKind::kBarrier:
@@ -332,7 +334,7 @@ absl::Status NcclDataPlane::Reduce(const Collective& c,
                                    int64_t count, Stream& queue) {
   const auto n = static_cast<size_t>(size_);
   const int64_t elem_bytes = SizeOf(c.dtype);
-  // The others' summands, one behind the other.
+  // The others' summands, consecutively.
   const Block scratch = Scratch(count * (size_ - 1), c.dtype, queue);
   std::vector<SegmentList> summands(n);
   std::vector<Part> receives(n);
@@ -389,8 +391,8 @@ absl::Status NcclDataPlane::AllReduceInOrder(const Collective& c,
   for (int r = 0; r < size_; ++r) {
     sends[static_cast<size_t>(r)] = part(c.send[0], r);
   }
-  // In place is fine: a member writes its own piece alone, which the others do
-  // not read before they get it.
+  // Safe in place: a member writes only its own piece, which the others do not
+  // read before they receive it.
   CH_RETURN_IF_ERROR(Reduce(c, sends, nullptr,
                             SegmentCursor(c.send[0], elem_bytes, begin(me_)),
                             SegmentCursor(c.recv[0], elem_bytes, begin(me_)),
@@ -424,7 +426,7 @@ absl::Status NcclDataPlane::ByCollective(const Collective& c, Stream& queue) {
   const int64_t elem_bytes = SizeOf(c.dtype);
   const cudaStream_t raw = Raw(queue);
   std::vector<Block> scratch;
-  // One run of the device with the elements of a list, or for them.
+  // Returns a contiguous run of device memory for the elements of a list.
   const auto run_of = [&](const SegmentList& list,
                           bool is_filled) -> absl::StatusOr<std::byte*> {
     const int64_t elems = NumElements(list);
@@ -443,11 +445,11 @@ absl::Status NcclDataPlane::ByCollective(const Collective& c, Stream& queue) {
     return data;
   };
   const auto give_back = [&](std::byte* data, const SegmentList& list) {
-    // Does nothing where it is the list itself.
+    // Does nothing if the run is the list itself.
     Copy({{.data = data, .run_elems = NumElements(list)}}, list, c.dtype,
          queue);
   };
-  // Consecutive lists of all members, as one list.
+  // Joins consecutive lists of all members to one list.
   const auto joined = [&](const SegmentList& first) -> SegmentList {
     return {{.data = SegmentCursor(first, elem_bytes).data(),
              .run_elems = NumElements(first) * size_}};

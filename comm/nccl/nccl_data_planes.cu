@@ -22,11 +22,11 @@ namespace crosshatch::internal {
 namespace {
 
 constexpr size_t kPlaceBytes = 160;
-/// The last of them where the process takes several ranks on a device.
+/// The last byte if the process supports several ranks on a device.
 constexpr char kSeveral = 1;
 
-/// "GPU 0000:65:00.0 of host n1" and, since hosts may have one name, in a line
-/// of its own which of them; less than kPlaceBytes.
+/// Returns "GPU 0000:65:00.0 of host n1" and, on a line of its own, an identity
+/// of the host, since hosts may share a name. Shorter than kPlaceBytes.
 std::string PlaceOf(int device) {
 #if defined(CROSSHATCH_CUDA_EMULATION)
   const std::string bus = absl::StrCat(device);
@@ -47,10 +47,10 @@ bool TakesSeveralOnADevice() {
   return told != nullptr && std::string(told) == "1";
 }
 
-/// Checks that each rank has a device of its own, as NCCL needs it. NCCL itself
-/// would report an invalid usage.
-/// \param told the same on all members: the place of each, and whether its
-///     process supports several ranks there. All members find the same.
+/// Checks that each rank has its own device, because NCCL would only report an
+/// invalid usage.
+/// \param told by member: its device, and whether its process supports several
+///     ranks there; equal on all members
 absl::Status CheckPlaces(const GroupKey& key,
                          const std::vector<std::string>& told) {
   const bool takes_several = std::all_of(
@@ -97,8 +97,8 @@ class Planes final : public DataPlanes {
       whole = undivided_.emplace(world_ranks, std::move(made)).first;
     }
     for (const std::vector<int>& group : groups) {
-      // All of them skip it: it is everyone's. No other is skipped, whatever
-      // its size: ranks that have no group do not know that, and split.
+      // All ranks skip the group of all ranks. No other group is skipped,
+      // whatever its size: ranks without a group do not know it, and split.
       if (group == world_ranks) continue;
       const auto me =
           std::find(group.begin(), group.end(), context.world_rank());
@@ -139,25 +139,26 @@ class Planes final : public DataPlanes {
   }
 
  private:
-  /// What is made belongs to the context's device.
+  /// Creates objects on the context's device.
   void SetDevice(const RankContext& context) {
     if (context.id() != context_) undivided_.clear();
     context_ = context.id();
     CheckCuda(cudaSetDevice(context.device().index()), "cudaSetDevice");
   }
 
-  /// A communicator of an id that the group's first member draws.
+  /// Creates a communicator from an id of the group's first member.
   absl::StatusOr<std::unique_ptr<NcclComm>> OfId(const GroupKey& key,
                                                  int member,
                                                  RankContext& context,
                                                  absl::Duration timeout,
                                                  Exchange exchange) {
-    // Where it is, whether it takes others there, and then the id of the first.
+    // The device, whether it supports several ranks, and from the first member
+    // the id.
     std::string mine = PlaceOf(context.device().index());
     mine.resize(kPlaceBytes);
     if (TakesSeveralOnADevice()) mine[kPlaceBytes - 1] = kSeveral;
     ncclUniqueId id = {};
-    // Without one all fail alike, for an id that is empty.
+    // With an empty id, all members fail alike.
     if (member == 0 && ncclGetUniqueId(&id) == ncclSuccess) {
       mine.append(id.internal, sizeof(id.internal));
     }
@@ -170,9 +171,9 @@ class Planes final : public DataPlanes {
 
   const std::string name_ = "nccl";
   const NcclOptions options_;
-  /// RankContext::id of the rank that the following is of.
+  /// RankContext::id of the rank that owns the following.
   uint64_t context_ = 0;
-  /// By members: no work is issued to these, so that they can be split.
+  /// By members. They are only split; no work is issued to them.
   std::map<std::vector<int>, std::shared_ptr<NcclComm>> undivided_;
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// What NCCL knows of the memory that it moves, and for how long.
+/// Registration of memory with NCCL.
 
 #include <cstdint>
 #include <string>
@@ -22,7 +22,6 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kCount = 257;
 
-// Memory that NCCL moves is registered, and deregistered before it is freed.
 TEST(NcclMemoryTest, RegistersWhatItMoves) {
   const emulation::NcclCounts before = emulation::CountsOfNccl();
   const auto steps = [](World& world) -> absl::Status {
@@ -58,7 +57,7 @@ TEST(NcclMemoryTest, RegistersWhatItMoves) {
 }
 
 // A full device frees unused memory. NCCL deregisters it first, and registers
-// new memory at its place.
+// the new memory.
 TEST(NcclMemoryTest, ForgetsMemoryThatGoesBack) {
   const emulation::NcclCounts before = emulation::CountsOfNccl();
   constexpr int64_t kMiB = int64_t{1} << 20;
@@ -76,8 +75,8 @@ TEST(NcclMemoryTest, ForgetsMemoryThatGoesBack) {
                 std::vector<float>(static_cast<size_t>(count), 3));
       return absl::OkStatus();
     };
-    // In 1024 MiB the second does not fit next to the first, which is free, nor
-    // the third next to the second.
+    // In 1024 MiB the second does not fit next to the unused first one, nor the
+    // third next to the second.
     for (const int64_t mib : {640, 768, 448}) {
       CH_RETURN_IF_ERROR(sum(kCount));
       CH_RETURN_IF_ERROR(sum(3 * kCount));
@@ -98,7 +97,7 @@ TEST(NcclMemoryTest, ForgetsMemoryThatGoesBack) {
   EXPECT_EQ(emulation::CountsOfNccl().unregistered, before.unregistered);
 }
 
-// What is offloaded lies in memory of the host, which NCCL does not register.
+// Offloaded tensors are in host memory, which NCCL does not register.
 TEST(NcclMemoryTest, MovesMemoryOfTheHostByWayOfTheDevice) {
   const auto move = [](World& world) -> absl::Status {
     CH_ASSIGN_OR_RETURN(auto all, world.Group("all", world.AllRanks(), "comm"));
@@ -143,7 +142,7 @@ TEST(NcclMemoryTest, MovesMemoryOfTheHostByWayOfTheDevice) {
   EXPECT_EQ(emulation::CountsOfNccl().unregistered, before);
 }
 
-// NCCL wants memory of all members registered, or of none.
+// NCCL needs memory of all members registered, or of none.
 TEST(NcclMemoryTest, NamesMemoryThatCannotBeRegistered) {
   const auto sum = [](World& world) -> absl::Status {
     CH_ASSIGN_OR_RETURN(auto all, world.Group("all", world.AllRanks(), "comm"));

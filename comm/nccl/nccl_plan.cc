@@ -11,13 +11,12 @@
 namespace crosshatch::internal {
 namespace {
 
-/// Messages to or from one peer, beyond which packing costs less.
+/// The maximum number of messages to one peer. Beyond it, packing costs less.
 constexpr size_t kMostRuns = 64;
 
-/// Whether NCCL's reductions are ours but for their order. It has none of some
-/// dtypes, takes a NaN for missing where it looks for the largest, and rounds
-/// to the dtype before anything can be done to the sum: of 16 bits that may be
-/// beyond the largest number which the scale would bring back.
+/// Returns whether NCCL's reduction equals ours except for the order. NCCL
+/// lacks some dtypes, and its maximum ignores NaN. It rounds to the dtype
+/// before the sum is scaled, which may overflow 16 bits.
 bool IsReducedAlike(const Collective& c) {
   if (c.dtype == DType::kBool || c.dtype == DType::kUInt16) return false;
   if (!IsFloatingPoint(c.dtype)) return true;
@@ -32,7 +31,7 @@ uint64_t Mixed(uint64_t hash, uint64_t value) {
   return HashBytes(hash, &value, sizeof(value));
 }
 
-/// The lists that all members cut alike, if they do.
+/// Returns the lists that all members split alike, or none.
 absl::Span<const SegmentList> SharedLists(const Collective& c) {
   if (c.kind == CollectiveKind::kAllGather) return c.recv;
   if (c.kind == CollectiveKind::kReduceScatter) return c.send;
@@ -45,7 +44,7 @@ bool AreEven(absl::Span<const SegmentList> lists) {
   });
 }
 
-/// A dry run's lists have none.
+/// Returns whether lists have addresses; those of a dry run do not.
 bool HasAddresses(const Collective& c) {
   return std::all_of(c.send.begin(), c.send.end(), [](const auto& list) {
     return std::all_of(list.begin(), list.end(), [](const Segment& segment) {
@@ -58,7 +57,7 @@ bool HasAddresses(const Collective& c) {
 
 NcclWay ChooseNcclWay(const Collective& c, int size, bool is_consecutive,
                       const NcclOptions& options) {
-  // A broadcast goes from one to all: a tree.
+  // NCCL broadcasts by a tree.
   if (c.kind == CollectiveKind::kBroadcast) return NcclWay::kCollective;
   if (c.kind == CollectiveKind::kAllToAll) return NcclWay::kSendAndReceive;
   if (c.kind == CollectiveKind::kBarrier) return NcclWay::kCollective;

@@ -55,7 +55,7 @@ TEST(NcclPlanTest, SumsInOrderGoByMessages) {
   }
 }
 
-// What NCCL would reduce to something else, and not only in another order.
+// NCCL's result would differ, not only in the order of a sum.
 TEST(NcclPlanTest, WhatNcclReducesInAnotherWayGoesByMessages) {
   const auto way_of = [](DType dtype, ReduceOp op, double scale) {
     return WayOf({.kind = CollectiveKind::kAllReduce,
@@ -85,16 +85,16 @@ TEST(NcclPlanTest, CutsAreTheRunsOfTheListsThatAllHave) {
   EXPECT_THAT(cuts.runs, ElementsAre(ElementsAre(2, 2, 2), ElementsAre(6)));
   EXPECT_FALSE(cuts.is_consecutive);
   EXPECT_NE(cuts.hash, 0u);
-  // Wherever they lie.
+  // At any address.
   columns.data = &memory[7];
   EXPECT_EQ(CutsOf(AllGatherOf({{columns}, At(300, 6)})).hash, cuts.hash);
-  // Cut in another way.
+  // Split into other runs.
   EXPECT_NE(CutsOf(AllGatherOf({At(0, 6), At(100, 6)})).hash, cuts.hash);
   EXPECT_NE(CutsOf(AllGatherOf({At(0, 6), At(6, 6)})).hash,
             CutsOf(AllGatherOf({At(0, 6), At(100, 6)})).hash);
 }
 
-// As a block's parameters are on many ranks.
+// Like the parameters of a block on many ranks.
 TEST(NcclPlanTest, ManyListsOfFewRunsAreCut) {
   const Segment parameters{
       .data = memory, .run_elems = 1, .runs = 9, .stride_elems = 2};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// What is NCCL's own; the conformance suite has the rest.
+/// Tests of NCCL that the conformance suite does not contain.
 
 #include "crosshatch/emulation/nccl.h"
 
@@ -35,7 +35,7 @@ using ::testing::HasSubstr;
 constexpr int kRanks = 3;
 constexpr int64_t kCount = 257;
 
-// Numbers whose sum depends on the order in which they are added.
+// Returns numbers whose sum depends on the order of additions.
 std::vector<float> NumbersOf(int rank) {
   std::vector<float> numbers;
   for (int64_t i = 0; i < kCount; ++i) {
@@ -45,7 +45,7 @@ std::vector<float> NumbersOf(int rank) {
   return numbers;
 }
 
-// All ranks have the sum; it goes to `sum` by rank 0.
+// Sums over all ranks. Rank 0 stores the result in `sum`.
 absl::Status SumUp(World& world, std::vector<float>& sum) {
   CH_ASSIGN_OR_RETURN(auto all, world.Group("all", world.AllRanks(), "comm"));
   RankContext& context = world.context();
@@ -84,12 +84,12 @@ TEST(NcclEngineTest, DeterministicSumsHaveTheBitsOfLocal) {
   EXPECT_NE(fast, expected) << "in the order of a ring";
 }
 
-// Shards go straight to where their pieces lie: no kernel packs them.
+// Shards are received in place, and no kernel packs them.
 TEST(NcclEngineTest, AnAllGatherOfPiecesCopiesNothing) {
   const absl::Status status = RunNccl(2, [](World& world) -> absl::Status {
     CH_ASSIGN_OR_RETURN(auto all, world.Group("all", {0, 1}, "comm"));
     Stream& stream = world.context().SideStream("comm");
-    // Two parameters, of which each rank has a part: 3 and 2 of 5, 4 and 4.
+    // Two parameters. Ranks have 3 and 2 of 5 elements, and 4 and 4.
     const Tensor parameters = Zeros({5 + 8});
     auto* const data = static_cast<float*>(parameters.raw_data());
     Collective c{.kind = CollectiveKind::kAllGather, .label = "unshard"};
@@ -98,7 +98,7 @@ TEST(NcclEngineTest, AnAllGatherOfPiecesCopiesNothing) {
         {{.data = data + 3, .run_elems = 2},
          {.data = data + 9, .run_elems = 4}}};
     c.send = {c.recv[static_cast<size_t>(world.rank())]};
-    // The communicator is made at the first.
+    // The first collective creates the communicator.
     CH_RETURN_IF_ERROR(Barrier(*all, stream, "first"));
     CH_RETURN_IF_ERROR(all->Exchange("", "before").status());
     const int64_t kernels = emulation::CountsOfRuntime().kernels;
@@ -114,7 +114,7 @@ TEST(NcclEngineTest, AnAllGatherOfPiecesCopiesNothing) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
-// What a rank waits in when its device's queue does not go on.
+// Issues a collective and waits for the device's queue.
 absl::Status ReduceAndWait(World& world) {
   CH_ASSIGN_OR_RETURN(auto all, world.Group("all", world.AllRanks(), "comm"));
   Stream& stream = world.context().SideStream("comm");
@@ -128,8 +128,8 @@ absl::Status ReduceAndWait(World& world) {
 
 constexpr NcclOptions kCollectives = {.least_collective_bytes = 0};
 
-// Of jobs that end by it: far longer than ranks of a busy machine keep one
-// another waiting before the device that hangs.
+// For jobs that end by a timeout. Far longer than ranks of a busy machine wait
+// for each other.
 constexpr absl::Duration kShortTimeout = absl::Seconds(1);
 
 TEST(NcclEngineTest, NamesTheCollectiveInWhichADeviceHangs) {
@@ -147,8 +147,7 @@ TEST(NcclEngineTest, NamesTheCollectiveInWhichADeviceHangs) {
   EXPECT_TRUE(RunNccl(2, ReduceAndWait).ok()) << "a new job";
 }
 
-// The index that the kernel behind the collective finds is what that did not
-// overwrite.
+// The unwritten result must not cause an index error that hides the hang.
 TEST(NcclEngineTest, WhatComesOfAHungCollectiveHidesItNot) {
   emulation::StopNcclRank(1, /*after=*/1);
   const absl::Status status =
@@ -176,7 +175,7 @@ TEST(NcclEngineTest, WhatComesOfAHungCollectiveHidesItNot) {
   }
 }
 
-// As the coordination service asks each of them when a job fails.
+// The coordination service queries each rank when a job fails.
 TEST(NcclEngineTest, EveryRankSaysWhatItsDeviceHasDone) {
   internal::CoordinatorForTest channels(2);
   std::vector<std::string> said(2);
@@ -202,8 +201,8 @@ TEST(NcclEngineTest, EveryRankSaysWhatItsDeviceHasDone) {
   }
 }
 
-// 2 x 2 ranks: an end of the world's communicator for each, split by axes, and
-// those by streams.
+// 2 x 2 ranks: each has a handle of the world's communicator, of its axes, and
+// of those for streams.
 TEST(NcclEngineTest, SplitsACommunicatorByAxes) {
   const emulation::NcclCounts before = emulation::CountsOfNccl();
   const absl::Status status = RunNccl(4, [](World& world) -> absl::Status {
@@ -236,7 +235,7 @@ TEST(NcclEngineTest, SplitsACommunicatorByAxes) {
   EXPECT_EQ(after.of_splits - before.of_splits, 4 * (2 + 2 * 2));
 }
 
-// The memory that sums in order take, and what goes by NCCL's own does not.
+// Ordered sums take memory; NCCL's own collectives do not.
 TEST(NcclEngineTest, ADryRunAccountsForWhatIsSummed) {
   constexpr int kMembers = 3;
   const auto sums = [](World& world) -> absl::StatusOr<MemoryStats> {
@@ -251,7 +250,7 @@ TEST(NcclEngineTest, ADryRunAccountsForWhatIsSummed) {
     };
     Collective c{.kind = CollectiveKind::kReduceScatter, .label = "shards"};
     for (int r = 0; r < kMembers; ++r) {
-      // Not alike: 257, 258 and 259 elements.
+      // Different sizes: 257, 258 and 259 elements.
       c.send.push_back({{.data = at(r * 300), .run_elems = kCount + r}});
     }
     c.recv = {{{.data = at(1000), .run_elems = kCount + world.rank()}}};
@@ -292,8 +291,7 @@ TEST(NcclEngineTest, ADryRunAccountsForWhatIsSummed) {
   EXPECT_GT(peaks_in_order[0], peaks_in_order[1]);
 }
 
-// A mesh of some ranks, which the others take part in dividing. Those know
-// nothing of an axis of one rank, of which the others have groups.
+// A mesh of some ranks; the others take part in the split, too.
 TEST(NcclEngineTest, RanksOfNoGroupTakePartInASplit) {
   const absl::Status status = RunNccl(
       3,
@@ -314,7 +312,7 @@ TEST(NcclEngineTest, RanksOfNoGroupTakePartInASplit) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
-// A rank that goes on after a communicator of all was not made finds none.
+// A rank that continues after a communicator failed finds none.
 TEST(NcclEngineTest, ADivisionThatFailsLeavesNothingBehind) {
   const absl::Status status =
       RunNccl(2,
@@ -332,7 +330,7 @@ TEST(NcclEngineTest, ADivisionThatFailsLeavesNothingBehind) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("are both on GPU 0"));
 }
 
-// Of these no job waits for a peer that may have gone.
+// No job waits here for a lost peer.
 TEST(NcclEngineTest, AbortsWhatItSplitsWhenTheJobFails) {
   const auto divide_and = [](absl::Status end) {
     return RunNccl(4, [&](World& world) -> absl::Status {
@@ -356,7 +354,7 @@ TEST(NcclEngineTest, AbortsWhatItSplitsWhenTheJobFails) {
   expect_ends(4 * 2);
 }
 
-// NCCL finds something when the job is over and has not failed.
+// NCCL fails after the job has ended without a failure.
 TEST(NcclEngineTest, WhatFailsAfterTheJobIsAborted) {
   const emulation::NcclCounts before = emulation::CountsOfNccl();
   EXPECT_TRUE(RunNccl(2, [](World& world) -> absl::Status {
@@ -364,7 +362,7 @@ TEST(NcclEngineTest, WhatFailsAfterTheJobIsAborted) {
                     auto all, world.Group("all", world.AllRanks(), "comm"));
                 CH_RETURN_IF_ERROR(world.Split(*all, {}));
                 CH_RETURN_IF_ERROR(all->Exchange("", "divided").status());
-                // Nobody watches over what nothing is issued to.
+                // Unused communicators are not watched.
                 if (world.rank() == 0) emulation::FailNccl(ncclRemoteError);
                 return all->Exchange("", "failed").status();
               }).ok());
@@ -384,8 +382,8 @@ TEST(NcclEngineTest, NamesRanksThatShareADevice) {
   }
 }
 
-// Images of machines are started as many hosts of one name, whose devices have
-// the same places.
+// Machines with the same image may have the same host name and the same device
+// addresses.
 TEST(NcclEngineTest, HostsOfOneNameShareNoDevice) {
   const absl::Status status = RunNccl(1, [](World& world) -> absl::Status {
     const std::string machine = ThisMachine();
@@ -398,7 +396,7 @@ TEST(NcclEngineTest, HostsOfOneNameShareNoDevice) {
       return absl::StatusOr<std::vector<std::string>>({mine, others});
     };
     const auto planes = MakeNcclDataPlanes({});
-    // The other one never joins.
+    // The other rank never joins.
     const absl::Status divided = planes->Split({0, 1}, {}, world.context(),
                                                absl::Milliseconds(100), tell);
     EXPECT_EQ(divided.code(), absl::StatusCode::kDeadlineExceeded) << divided;
@@ -407,7 +405,7 @@ TEST(NcclEngineTest, HostsOfOneNameShareNoDevice) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
-// As later versions let ranks share one, if they are told to.
+// Later versions allow ranks to share a device if configured.
 TEST(NcclEngineTest, RanksShareADeviceWhereNcclLetsThem) {
   emulation::SetNcclVersion(23004);
   EXPECT_EQ(RunNccl(4, ReduceAndWait, {.devices = 1}).code(),
@@ -426,7 +424,7 @@ TEST(NcclEngineTest, RanksShareADeviceWhereNcclLetsThem) {
   ASSERT_EQ(unsetenv("NCCL_MULTI_RANK_GPU_ENABLE"), 0);
 }
 
-// Beyond the largest number of 16 bits, before the scale.
+// The sum exceeds 16 bits before it is scaled.
 TEST(NcclEngineTest, ScalesSumsThatTheDTypeDoesNotHold) {
   const absl::Status status =
       RunNccl(4,

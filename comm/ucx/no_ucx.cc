@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a build without UCX has in the place of run_ucx.cc.
+// Replaces run_ucx.cc in a build without UCX.
 
 #include "crosshatch/comm/ucx/run_ucx.h"
 

@@ -12,21 +12,20 @@ namespace {
 
 constexpr char kLibrary[] = "libucp.so.0";
 
-/// Settings that UCX takes from the environment alone.
+/// Settings that UCX only reads from the environment.
 constexpr const char* kVariables[][2] = {
     {"UCX_LOG_FILE", "stderr"},
-    // Errors come as statuses; what a lost peer causes is the coordinator's
-    // news.
+    // Errors are returned as statuses. The coordinator reports lost peers.
     {"UCX_LOG_LEVEL", "fatal"},
     {"UCX_HANDLE_ERRORS", "none"},
 #if defined(__SANITIZE_THREAD__)
     // UCX would patch functions that the sanitizer has replaced.
     {"UCX_MEM_EVENTS", "n"},
 #endif
-    // With endpoints that report errors UCX uses shared memory only so.
+    // UCX needs this to use shared memory with endpoints that report errors.
     {"UCX_MM_ERROR_HANDLING", "y"},
     {"UCX_CMA_MEMORY_INVALIDATE", "y"},
-    // A host that cannot be reached blocks no system call.
+    // Connecting to an unreachable host must not block.
     {"UCX_TCP_CONN_NB", "y"},
     // The coordinator finds dead processes.
     {"UCX_TCP_KEEPIDLE", "inf"},

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The engine of processes on UCX, with threads for processes: each has a UCX of
-// its own.
+// The engine of processes on UCX, with threads as processes. Each has its own
+// UCX context.
 
 #include <condition_variable>
 #include <mutex>
@@ -16,14 +16,15 @@
 namespace crosshatch {
 namespace {
 
-/// UcxJoin::gather of threads.
+/// UcxJoin::gather between threads.
 class ThreadGather {
  public:
   explicit ThreadGather(int size) : size_(static_cast<size_t>(size)) {}
 
   std::vector<std::string> Gather(size_t rank, std::string blob) {
     std::unique_lock lock(mutex_);
-    // Whoever is early for the next round waits for the others to have left.
+    // A thread that is early for the next round waits until the others have
+    // left.
     changed_.wait(lock, [this] { return !is_leaving_; });
     blobs_.resize(size_);
     blobs_[rank] = std::move(blob);
@@ -64,7 +65,7 @@ absl::Status RunThreads(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
     });
   }
   for (std::thread& thread : threads) thread.join();
-  // One job, one result.
+  // All ranks of a job have one result.
   for (const absl::Status& result : results) EXPECT_EQ(result, results[0]);
   return results[0];
 }

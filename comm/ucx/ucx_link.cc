@@ -34,8 +34,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// How long a broken connection is no error yet. Within this time the
-/// coordinator finds a dead process and names it.
+/// How long a broken connection is not an error. Within this time the
+/// coordinator reports a dead process.
 constexpr std::chrono::seconds kGrace(5);
 /// The longest sleep. Messages end a sleep through UCX's file descriptor; other
 /// events are noticed after it.
@@ -188,7 +188,7 @@ std::vector<Setting> Settings(const std::vector<Place>& places,
   std::vector<Setting> settings = {
       // The coordinator finds dead processes.
       {"KEEPALIVE_INTERVAL", "inf"},
-      // Up to this size two copies take less time than to agree on one.
+      // Up to this size, two copies are faster than a handshake.
       {"RNDV_THRESH", "128k"}};
   bool one_network = true;
   bool share_memory = true;

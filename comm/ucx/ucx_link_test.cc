@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Links between processes of this host, which exchange their addresses through
-// sockets to the test. By shared memory, and by TCP as between hosts.
+// Links between processes of this host, by shared memory and by TCP as between
+// hosts. Processes exchange their addresses through sockets to the test.
 
 #include "crosshatch/comm/ucx/ucx_link.h"
 
@@ -34,7 +34,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr int kLost = 1000;  // The exit status of a process that is killed.
+constexpr int kLost = 1000;  // The exit status of a killed process.
 
 bool WriteBlob(int socket, const std::string& blob) {
   const uint64_t size = blob.size();
@@ -60,8 +60,8 @@ bool ReadBlob(int socket, std::string& blob) {
                           static_cast<ssize_t>(size);
 }
 
-/// Runs `fn` in `size` processes, each with its end of a link, and returns
-/// their exit statuses: 0, 1 after an error, which it prints, or kLost.
+/// Runs `fn` in `size` processes, each with its link. Returns their exit
+/// statuses: 0, 1 after a printed error, or kLost.
 std::vector<int> RunProcesses(
     int size, const std::function<absl::Status(std::unique_ptr<Link>)>& fn,
     const std::function<void(int rank)>& begin = [](int) {}) {
@@ -124,7 +124,7 @@ std::vector<int> RunProcesses(
   return statuses;
 }
 
-/// The messages that this process has taken and not used.
+/// Returns the messages that this process has received and not used.
 std::vector<std::pair<int, std::string>>& Notes() {
   static auto* const messages = new std::vector<std::pair<int, std::string>>;
   return *messages;
@@ -186,7 +186,7 @@ absl::Status Barrier(Link& link) {
   return absl::OkStatus();
 }
 
-/// The addresses on which this process listens.
+/// Returns the addresses on which this process listens.
 std::set<std::string> Listeners() {
   std::set<std::string> inodes;
   for (const auto& fd : std::filesystem::directory_iterator("/proc/self/fd")) {
@@ -226,7 +226,7 @@ double CpuSeconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-/// True: by TCP, as between hosts.
+/// Whether to use TCP, as between hosts.
 class UcxLinkTest : public testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
@@ -316,7 +316,7 @@ TEST_P(UcxLinkTest, NotesAndDataOfAllSizesArriveInOrder) {
   EXPECT_EQ(RunProcesses(3, run), std::vector<int>(3, 0));
 }
 
-/// What a rank that is killed leaves under way stays so; the others go on.
+/// Messages of a killed rank stay in flight, and the others continue.
 TEST_P(UcxLinkTest, TheOthersGoOnWithoutAPeerThatIsKilled) {
   constexpr size_t kBytes = 8 << 20;
   const auto run = [&](std::unique_ptr<Link> link) -> absl::Status {
@@ -355,7 +355,7 @@ TEST_P(UcxLinkTest, TheOthersGoOnWithoutAPeerThatIsKilled) {
     CH_RETURN_IF_ERROR(link->SendControl(2, "are you there?", to_lost));
     for (LinkRequest& request : with_lost) link->Forget(request);
     link->Forget(to_lost);
-    // Both again, with what is left.
+    // Both again, with the remaining data.
     LinkRequest sent, received;
     CH_RETURN_IF_ERROR(
         link->Receive(1 - me, 9, memory[5].data(), kBytes, received));
@@ -431,7 +431,7 @@ TEST_P(UcxLinkTest, SleepsUntilAMessageComesOrItsOwnRankRings) {
                 "no message woke it"));
     }
     CH_RETURN_IF_ERROR(NextNote(*link, 0).status());
-    // A spurious wake or two are none to count; spinning takes 0.6 s.
+    // A few spurious wake-ups are fine; spinning takes 0.6 s.
     CH_RETURN_IF_ERROR(
         Check(sleeps < 50 && CpuSeconds() - before < 0.05,
               absl::StrCat(sleeps, " sleeps, CPU ", CpuSeconds() - before)));
@@ -474,7 +474,7 @@ TEST_P(UcxLinkTest, NothingListensButOnLoopback) {
 
 constexpr uid_t kNobody = 65534;
 
-/// Whether processes here can change their user.
+/// Returns whether processes can change their user.
 bool CanBeNobody() {
   const pid_t process = fork();
   if (process == 0) _exit(setresuid(kNobody, kNobody, kNobody) == 0 ? 0 : 1);
@@ -511,7 +511,7 @@ TEST(UcxPlaceTest, ProcessesOfDifferentUsersExchangeData) {
             std::vector<int>(2, 0));
 }
 
-/// No coordinator names the dead process.
+/// No coordinator reports the dead process.
 TEST(UcxPlaceTest, AConnectionThatBreaksIsAnErrorAfterAWhile) {
   setenv("UCX_TLS", "self,tcp", /*overwrite=*/1);
   const auto run = [](std::unique_ptr<Link> link) -> absl::Status {
