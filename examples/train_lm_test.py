@@ -230,7 +230,7 @@ class TrainLmTest(TrainLmTestCase):
             ([text, "--mesh=fsdp:-1"], '"fsdp:-1" is not AXIS:SIZE'),
             ([text, "--mesh=fsdp:2,"], '"" is not AXIS:SIZE'),
             ([text, "--mesh=fsdp"], '"fsdp" is not AXIS:SIZE'),
-            ([text, "--mesh=tp:2,tp:2"], 'the axis "tp" comes twice'),
+            ([text, "--mesh=tp:2,tp:2"], 'the axis "tp" is given twice'),
             ([text, "--mesh=fsdp:99999999999"], "is not AXIS:SIZE"),
             ([text, "--mesh=fsdp:2000000"], "more than 1048576 ranks"),
             ([text, "--mesh=fsdp:1048576"], "local runs at most 4096"),

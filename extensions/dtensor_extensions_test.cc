@@ -223,7 +223,7 @@ TEST(DTensorExtensionsTest, RefusesWhatLiesElsewhere) {
     const Tensor on_fsdp = DistributeTensor(
         full, fsdp, Layout::Replicated(fsdp.layout(), 1).WithShard(0, 0));
     CH_EXPECT_THAT(message(on_fsdp),
-                   HasSubstr("spread over the axis \"fsdp\" already"));
+                   HasSubstr("distributed over the axis \"fsdp\" already"));
     CH_ASSIGN_OR_RETURN(const DeviceMesh other,
                         InitDeviceMesh(mesh.world(), {{"other", 2}}));
     const Tensor elsewhere =

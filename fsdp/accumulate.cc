@@ -14,16 +14,18 @@ absl::Status AccumulateGradients(
     nn::Module& root, int64_t count,
     absl::FunctionRef<absl::Status(int64_t i)> micro_batch, AccumulateBy by) {
   if (count < 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "AccumulateGradients of ", count, " micro-batches; at least 1 is due"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("AccumulateGradients of ", count,
+                     " micro-batches: must be at least 1"));
   }
   const std::vector<FsdpState*> states = FsdpState::Below({&root});
   for (const FsdpState* state : states) {
     if (state->settings().requires_gradient_sync) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        "AccumulateGradients: ", state->Name(),
-        " has Settings::requires_gradient_sync false, so no gradients would "
-        "reach the optimizer; leave the switching to AccumulateGradients"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("AccumulateGradients: ", state->Name(),
+                     " has Settings::requires_gradient_sync = false, so no "
+                     "gradients would reach the optimizer; set it to true, "
+                     "AccumulateGradients switches it"));
   }
   const auto set_sync = [&states](bool on) {
     for (FsdpState* state : states) {

@@ -111,9 +111,9 @@ absl::Status CompareWidths(const DeviceMesh& mesh,
           module, " in ", module_name, " draws for rows that are ", seen.width,
           " of its input's batch dim on rank ", seen.rank, " and ",
           lines[line + 1], " on rank ", rank,
-          ": the rows of the batch are those of the first input, ", first_input,
-          " here; where that is no batch, put one first, or say the rows by a "
-          "BatchRowsScope (nn/batch_rows.h)"));
+          ": the first input's rows are taken as the batch, ", first_input,
+          " here; if it is no batch, put the batch first, or provide the rows "
+          "with a BatchRowsScope (nn/batch_rows.h)"));
     }
   }
   return absl::OkStatus();
@@ -144,9 +144,11 @@ void BatchSplit::Begin(const DeviceMesh& mesh, const nn::Module& module,
     here.row_size = absl::StrJoin(sizes.begin() + 1, sizes.end(), "x");
   }
   CH_CHECK(first != nullptr)
-      << "FSDP: no input of " << module_name << " has dims (an undefined one "
-      << "has none), so nothing says how many rows of the batch it has, which "
-      << "dropout depends on; say it by a BatchRowsScope (nn/batch_rows.h)";
+      << "FSDP: no input of " << module_name
+      << " has dims (an undefined tensor "
+      << "has none), so the number of rows of the batch is unknown, which "
+      << "dropout depends on; provide it with a BatchRowsScope "
+         "(nn/batch_rows.h)";
   nn::BatchRows rows = {.here = here.rows, .over = mesh.layout()};
   RankContext& context = RankContext::Current();
   std::vector<RowReport> all;

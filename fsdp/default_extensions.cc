@@ -32,7 +32,7 @@ class Plain final : public ShardExtension {
                                     int dim) const override {
     if (parameter.is_distributed()) {
       return absl::InvalidArgumentError(
-          "is a DTensor, and Replicate takes plain parameters; call FullyShard "
+          "is a DTensor, but Replicate takes plain parameters; call FullyShard "
           "on a mesh of two axes whose second has one rank");
     }
     return ShardedForm{fsdp_mesh,
@@ -184,7 +184,7 @@ absl::StatusOr<ShardedForm> ChunkBeneath(const Tensor& parameter,
     const Layout& inner = LayoutOf(parameter);
     if (inner.mesh().root() != root.layout()) {
       return absl::FailedPreconditionError(
-          absl::StrCat("lies on ", inner.mesh().ToString(), ", a slice of ",
+          absl::StrCat("is on ", inner.mesh().ToString(), ", a slice of ",
                        inner.mesh().root().ToString(), ", but FSDP on ",
                        fsdp_mesh.ToString(), ", a slice of ", root.ToString(),
                        "; slice both from one mesh"));
@@ -192,14 +192,14 @@ absl::StatusOr<ShardedForm> ChunkBeneath(const Tensor& parameter,
     for (const std::string& axis : fsdp_mesh.axis_names()) {
       if (inner.mesh().AxisIndex(axis).ok()) {
         return absl::FailedPreconditionError(
-            absl::StrCat("is spread over the axis \"", axis,
+            absl::StrCat("is distributed over the axis \"", axis,
                          "\" already; FullyShardOptions::mesh_of gives single "
                          "parameters (experts) a mesh without it"));
       }
     }
     if (inner.is_partial()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("has reductions due: ", inner.ToString()));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "is partial: its reduction is pending in ", inner.ToString()));
     }
     CH_ASSIGN_OR_RETURN(
         whole, WithAxesOf(MeshOf(parameter), whole, fsdp_mesh.axis_names()));

@@ -169,9 +169,9 @@ absl::Status FsdpState::CheckWritable(const char* what) const {
 absl::Status FsdpState::CheckAtRest(const char* what,
                                     bool unsharded_too) const {
   if (iteration_.summoned) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(what, ": the parameters of ", Name(),
-                     " are summoned already; end SummonFullParameters before"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        what, ": the parameters of ", Name(),
+        " are summoned already; destroy the other SummonFullParameters first"));
   }
   for (const auto& group : groups_) {
     if (unsharded_too && group->state() != ParamState::kSharded) {
@@ -184,7 +184,7 @@ absl::Status FsdpState::CheckAtRest(const char* what,
       return absl::FailedPreconditionError(absl::StrCat(
           what, ": the group ", group->name(),
           " has gradients that are not reduced yet; finish the accumulation, "
-          "or leave it by ShardedModule::ResetIteration"));
+          "or discard it with ShardedModule::ResetIteration"));
     }
   }
   return absl::OkStatus();

@@ -79,9 +79,9 @@ class FsdpTree::GradientSink final : public GradSink {
     return absl::StrCat(
         "FSDP: gradients of gradients (BackwardOptions::create_graph) through ",
         group_.parameters()[index_]->name(),
-        ", which is sharded: its gathered memory is freed when the first "
-        "backward is over; compute them on a model that is not sharded, or "
-        "take the parameter out by FullyShardOptions::ignored_params");
+        ", which is sharded: its gathered memory is freed after the first "
+        "backward; compute them on a model that is not sharded, or list the "
+        "parameter in FullyShardOptions::ignored_params");
   }
 
  private:
@@ -182,9 +182,9 @@ void FsdpTree::CheckAllSharded() {
     for (const nn::Parameter* p : state->omitted().tied) {
       CH_CHECK(p->gathered().defined() || omitted.count(p) != 0)
           << "FSDP: parameter " << p->name()
-          << " is tied between modules that are sharded apart, and no sharded "
-             "module has them all below it; call FullyShard on their common "
-             "ancestor too";
+          << " is tied between modules that are sharded separately, and no "
+             "sharded module contains them all; call FullyShard on their "
+             "common ancestor too";
     }
   }
   for (const nn::NamedModule& named : modules) {
@@ -194,7 +194,7 @@ void FsdpTree::CheckAllSharded() {
           << "FSDP: parameter " << named.module->FullName()
           << (named.module->parent() == nullptr ? "" : ".") << name
           << " was registered after FullyShard: it would be neither sharded "
-             "nor reduced; register it before, or name it in "
+             "nor reduced; register it before, or list it in "
              "FullyShardOptions::ignored_params";
     }
   }
@@ -227,10 +227,10 @@ void FsdpTree::CheckNoUnreducedGradients() {
       "FSDP: ", absl::StrJoin(rest.begin(), rest.begin() + named, ", "),
       named < rest.size() ? absl::StrCat(" and ", rest.size() - named, " more")
                           : "",
-      " would be trained apart on each rank of ", mesh.ToString(),
-      ": no FullyShard has them, and their gradients are of this rank's part "
-      "of the batch; call FullyShard on the whole model too, after its blocks, "
-      "or where that is meant name them in its "
+      " would be trained separately on each rank of ", mesh.ToString(),
+      ": no FullyShard contains them, so their gradients are those of this "
+      "rank's part of the batch; call FullyShard on the whole model too, after "
+      "its blocks, or, if intended, list them in its "
       "FullyShardOptions::ignored_params")));
 }
 
@@ -342,10 +342,9 @@ void FsdpTree::AfterForward(FsdpState& state, TensorList& outputs, bool last) {
   }
   if (InRecomputation()) return;
   ModuleIteration& at = state.iteration();
-  CH_CHECK_GT(at.forwards, 0)
-      << "FSDP: a forward of " << state.Name()
-      << " ends that the tree has not seen begin; call ResetIteration outside "
-         "of forward";
+  CH_CHECK_GT(at.forwards, 0) << "FSDP: a forward of " << state.Name()
+                              << " ended without a recorded begin; call "
+                                 "ResetIteration outside of forward";
   if (--at.forwards > 0) return;
   const bool backward_follows = ObserveOutputs(state, outputs);
   EndSpan(comm_->compute(), "forward", state.ref()->name);

@@ -138,8 +138,8 @@ absl::StatusOr<Sorted> SortParameters(Modules modules, const Uses& uses,
           return absl::FailedPreconditionError(absl::StrCat(
               "FullyShard: parameter ", p->name(), " is tied with ",
               other->name, ", but was sharded with the group ", group->name(),
-              " before the tree had both; register all modules first, then "
-              "call FullyShard bottom-up"));
+              " before both were in the module tree; register all modules "
+              "first, then call FullyShard bottom-up"));
         }
         claimed.insert(p);
       }
@@ -194,7 +194,7 @@ struct Kind {
 // the module.
 std::string SeparationReason(const Kind& kind, const Kind& other,
                              const std::string& other_name) {
-  std::string why = absl::StrCat("apart from ", other_name, ": ");
+  std::string why = absl::StrCat("separate from ", other_name, ": ");
   const char* separator = "";
   const auto add = [&](bool differs, const char* what) {
     if (differs) absl::StrAppend(&why, separator, what);
@@ -257,10 +257,9 @@ absl::Status CheckDivisor(const nn::Parameter& parameter, const DeviceMesh& own,
     return absl::InvalidArgumentError(absl::StrCat(
         "FullyShard: mesh_of gives parameter ", parameter.name(), " ",
         own.ToString(), ", whose rank ", rank, " is not on ", mesh.ToString(),
-        ": it does not follow what the sum of its gradients is divided by; "
-        "set FullyShardOptions::reduction.divide_factor, to the number of "
-        "ranks "
-        "that the batch is split over for a mean"));
+        ": the divisor of its summed gradients is unknown; set "
+        "FullyShardOptions::reduction.divide_factor (for a mean, to the number "
+        "of ranks that the batch is split over)"));
   }
   return absl::OkStatus();
 }
@@ -300,9 +299,9 @@ absl::Status CheckArguments(Modules modules, const DeviceMesh& mesh,
           " already",
           by == mesh.world().world_rank()
               ? ""
-              : absl::StrCat(", by rank ", by,
-                             ": each rank makes a model of its own, inside of "
-                             "its function"),
+              : absl::StrCat(
+                    ", by rank ", by,
+                    ": each rank must make its own model, inside its function"),
           modules[i]->parent() == nullptr
               ? ""
               : absl::StrCat("; its name is ", modules[i]->FullName())));
@@ -322,8 +321,8 @@ absl::Status CheckArguments(Modules modules, const DeviceMesh& mesh,
   if (options.post_forward_mesh_size > 0 &&
       options.reshard_after_forward == false) {
     return absl::InvalidArgumentError(
-        "FullyShard: post_forward_mesh_size is for parameters that are "
-        "resharded after forward, and reshard_after_forward is false");
+        "FullyShard: post_forward_mesh_size needs reshard_after_forward, which "
+        "is false");
   }
   return CheckOptions("FullyShard", options.prefetch, options.reduction);
 }

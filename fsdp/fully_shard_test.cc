@@ -404,7 +404,7 @@ TEST(FullyShardTest, NamesTheRankThatShardedASharedModel) {
     CH_EXPECT_THAT(
         std::string(status.message()),
         HasSubstr("this TestModel is sharded already, by rank 0: each rank "
-                  "makes a model of its own, inside of its function"));
+                  "must make its own model, inside its function"));
     released.set_value();
     return absl::OkStatus();
   });

@@ -49,7 +49,7 @@ absl::StatusOr<int> ShardDim(const nn::Parameter& parameter,
     return absl::InvalidArgumentError(absl::StrCat(
         "FullyShard: parameter ", parameter.name(),
         " is a scalar, which has no dim to shard; give it the shape [1], or "
-        "name it in FullyShardOptions::ignored_params"));
+        "list it in FullyShardOptions::ignored_params"));
   }
   const int dim = options.shard_dim ? options.shard_dim(parameter) : 0;
   const int counted = dim < 0 ? dim + data.ndim() : dim;
@@ -119,11 +119,11 @@ absl::StatusOr<std::unique_ptr<ParamGroup>> ParamGroup::Create(
   for (const PlannedParameter& p : planned) {
     absl::StrAppend(&about, about.empty() ? "of " : ", ", p.name);
   }
-  absl::StrAppend(&about,
-                  "; every rank calls the modules equally often, on 0 rows "
-                  "where it has none, in an evaluation too; where their "
-                  "forwards use different parameters, set "
-                  "fsdp::Settings::reduce_unused_params");
+  absl::StrAppend(
+      &about,
+      "; every rank must call the modules equally often, also in evaluation, "
+      "with 0 rows if it has no data; if forwards use different parameters, "
+      "set fsdp::Settings::reduce_unused_params");
   const nn::Parameter& first = *parameters.front().parameter;
   const DType shard_dtype = first.data().dtype();
   GroupCore core{
@@ -196,7 +196,7 @@ absl::Status ParamGroup::MakePostForwardMesh(int size) {
   if (size < 0 || (size > 0 && shards % size != 0)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "FullyShard: post_forward_mesh_size ", size, " does not divide the ",
-        shards, " ranks of ", core_.mesh.ToString(), " that shard"));
+        shards, " shard ranks of ", core_.mesh.ToString()));
   }
   if (size <= 1 || size == shards) return absl::OkStatus();
   const std::string& axis = core_.mesh.axis_names().back();
@@ -300,7 +300,7 @@ void ParamGroup::AdoptReplacedData() {
         << core_.plan.parameter(i).name << " was replaced by "
         << data.Describe() << ", which is not sharded as "
         << member.sharded.Describe()
-        << " is; call DistributeTensor with that one's mesh and layout";
+        << "; call DistributeTensor with the latter's mesh and layout";
     if (!shards_->attached()) AttachShards();
     CopyInPlace(core_.ShardOf(i, shards_, core_.shard_dtype),
                 LocalTensor(data));
@@ -407,7 +407,7 @@ void ParamGroup::Unshard() {
         << "FSDP group " << core_.name << " is " << Name(state_)
         << " and its shards were changed since: it would compute with old "
            "values; call ShardedModule::Reshard, or ResetIteration after an "
-           "iteration that was left unfinished";
+           "unfinished iteration";
     if (state_ != ParamState::kShardedPostForward) return;
   }
   if (replaced) AdoptReplacedData();

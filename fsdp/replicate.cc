@@ -19,9 +19,8 @@ absl::Status Replicate(nn::Module& module, const DeviceMesh& mesh,
       options.post_forward_mesh_size != 0 || options.shard_dim ||
       options.mesh_of || !options.replicate_axis.empty()) {
     return absl::InvalidArgumentError(
-        "Replicate shards nothing: reshard_after_forward, "
-        "post_forward_mesh_size, shard_dim, mesh_of and replicate_axis have no "
-        "meaning");
+        "Replicate shards nothing: do not set reshard_after_forward, "
+        "post_forward_mesh_size, shard_dim, mesh_of or replicate_axis");
   }
   if (options.extension != nullptr) {
     return absl::InvalidArgumentError(

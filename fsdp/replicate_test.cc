@@ -220,7 +220,7 @@ TEST(ReplicateTest, RefusesWhatCannotBe) {
     first.set_data(
         DistributeTensor(first.data(), a, Layout::Replicated(a.layout(), 2)));
     CH_EXPECT_THAT(message(Replicate(distributed, dp)),
-                   HasSubstr("blocks.0.up.weight is a DTensor, and Replicate "
+                   HasSubstr("blocks.0.up.weight is a DTensor, but Replicate "
                              "takes plain parameters"));
     CH_RETURN_IF_ERROR(Replicate(model, dp));
     CH_EXPECT_THAT(message(Replicate(model, dp)),

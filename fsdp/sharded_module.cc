@@ -85,7 +85,7 @@ absl::Status Configure(nn::Module& module,
     const FsdpTree& tree = FsdpTree::Of(*state);
     if (!tree.IsRoot(*state)) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "Configure: ", of_tree, " is of the whole tree: change it on ",
+          "Configure: ", of_tree, " applies to the whole tree: change it on ",
           tree.root().Name(), ", not on ", state->Name()));
     }
   }
@@ -126,7 +126,7 @@ void ShardedModule::SetPostOptimizerEvent(Event event) {
 }
 
 void ShardedModule::ResetIteration() {
-  CH_CHECK(!InBackward()) << "ResetIteration within a Backward";
+  CH_CHECK(!InBackward()) << "ResetIteration was called during Backward";
   FsdpTree::Of(state()).Reset();
 }
 

@@ -88,25 +88,25 @@ TEST(ShardedModuleTest, FrozenParametersStayUntilTheirLastUse) {
   Adapters dense;
   CH_CHECK_OK(Backward(Sum(dense.Forward(BatchOf(0, 1, 5)))));
   const Weights expected = FullGradients(dense);
-  OnRanks({{"fsdp", 2}},
-          [&](const DeviceMesh& mesh, LineSink& log) -> absl::Status {
-            Adapters model;
-            CH_RETURN_IF_ERROR(FullyShard(model.a, mesh, Summing()));
-            CH_RETURN_IF_ERROR(FullyShard(model.b, mesh, Summing()));
-            CH_RETURN_IF_ERROR(FullyShard(model, mesh, Summing()));
-            const Tensor loss =
-                Sum(model.Forward(BatchOf(mesh.world().rank(), 2, 5)));
-            log.Take();
-            CH_RETURN_IF_ERROR(Backward(loss));
-            CH_EXPECT_EQ(FullGradients(model), expected);
-            CH_EXPECT_THAT(
-                DescribePlan(model),
-                HasSubstr("a (f32, frozen): f32 shards, gathered as "
-                          "f32, frozen, over 2 ranks; ZeRO-3; apart "
-                          "from a (f32): frozen\n"
-                          "  a.frozen.weight [5, 5] dim 0: 0:3 3:5\n"));
-            return absl::OkStatus();
-          });
+  OnRanks(
+      {{"fsdp", 2}},
+      [&](const DeviceMesh& mesh, LineSink& log) -> absl::Status {
+        Adapters model;
+        CH_RETURN_IF_ERROR(FullyShard(model.a, mesh, Summing()));
+        CH_RETURN_IF_ERROR(FullyShard(model.b, mesh, Summing()));
+        CH_RETURN_IF_ERROR(FullyShard(model, mesh, Summing()));
+        const Tensor loss =
+            Sum(model.Forward(BatchOf(mesh.world().rank(), 2, 5)));
+        log.Take();
+        CH_RETURN_IF_ERROR(Backward(loss));
+        CH_EXPECT_EQ(FullGradients(model), expected);
+        CH_EXPECT_THAT(
+            DescribePlan(model),
+            HasSubstr("a (f32, frozen): f32 shards, gathered as f32, frozen, "
+                      "over 2 ranks; ZeRO-3; separate from a (f32): frozen\n"
+                      "  a.frozen.weight [5, 5] dim 0: 0:3 3:5\n"));
+        return absl::OkStatus();
+      });
 }
 
 TEST(ShardedModuleTest, TiedParametersBelongToTheLowestCommonAncestor) {

@@ -81,7 +81,7 @@ SummonFullParameters::Begin(nn::Module& module, const SummonOptions& options) {
   CH_RETURN_IF_ERROR(RankContext::Current().status());
   if (options.rank0_only && options.writeback) {
     return absl::InvalidArgumentError(
-        "SummonFullParameters: rank0_only leaves the other ranks nothing to "
+        "SummonFullParameters: with rank0_only the other ranks have nothing to "
         "write back; set writeback to false");
   }
   std::unique_ptr<SummonFullParameters> scope(

@@ -151,7 +151,7 @@ absl::StatusOr<Communicator*> DeviceMesh::communicator(
   if (!impl_->coordinate.has_value()) {
     return absl::FailedPreconditionError(
         absl::StrCat("rank ", world().world_rank(), " is not on ", ToString(),
-                     " and has no communicator of it"));
+                     " and has no communicator for it"));
   }
   std::vector<int> ranks = layout().GroupRanks(axes, *impl_->coordinate);
   const std::string name =
@@ -268,8 +268,9 @@ absl::Status CheckCommunicators(
     if (communicators[axis]->world_ranks() == ranks) continue;
     return absl::InvalidArgumentError(absl::StrCat(
         "axis \"", layout.axis_name(axis), "\" of ", layout.ToString(),
-        " has the ranks [", absl::StrJoin(ranks, ","), "] here, the ",
-        communicators[axis]->Describe(), " is another one"));
+        " has the ranks [", absl::StrJoin(ranks, ","),
+        "] on this rank, but its communicator is the ",
+        communicators[axis]->Describe()));
   }
   return absl::OkStatus();
 }

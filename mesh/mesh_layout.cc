@@ -69,7 +69,7 @@ absl::StatusOr<MeshLayout> MeshLayout::Make(std::vector<MeshAxis> axes,
                                             std::vector<int> ranks,
                                             std::shared_ptr<const Impl> root) {
   if (axes.empty()) {
-    return absl::InvalidArgumentError("mesh: at least one axis is needed");
+    return absl::InvalidArgumentError("mesh: no axes; give at least one");
   }
   auto impl = std::make_shared<Impl>();
   int64_t size = 1;
@@ -238,8 +238,8 @@ int MeshLayout::rank_at(absl::Span<const int> coordinate) const {
   int position = 0;
   for (int axis = 0; axis < ndim(); ++axis) {
     CH_CHECK(coordinate[axis] >= 0 && coordinate[axis] < impl_->shape[axis])
-        << "coordinate (" << absl::StrJoin(coordinate, ", ")
-        << ") lies outside " << ToString();
+        << "coordinate (" << absl::StrJoin(coordinate, ", ") << ") is outside "
+        << ToString();
     position = position * impl_->shape[axis] + coordinate[axis];
   }
   return impl_->ranks[position];

@@ -52,7 +52,7 @@ TEST(MeshLayoutTest, RefusesWhatIsNoMesh) {
     EXPECT_EQ(mesh.status().code(), absl::StatusCode::kInvalidArgument);
     return std::string(mesh.status().message());
   };
-  EXPECT_THAT(message({}, {}), HasSubstr("at least one axis"));
+  EXPECT_THAT(message({}, {}), HasSubstr("no axes; give at least one"));
   EXPECT_THAT(message({{"a", 1}, {"a", 2}}, {0, 1}),
               HasSubstr("\"a\" is used twice"));
   EXPECT_THAT(message({{"", 1}}, {0}), HasSubstr("without a name"));

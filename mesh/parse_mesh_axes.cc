@@ -38,7 +38,7 @@ absl::StatusOr<std::vector<MeshAxis>> ParseMeshAxes(
     }
     for (const MeshAxis& axis : axes) {
       if (axis.name == name) {
-        return wrong("the axis \"", name, "\" comes twice");
+        return wrong("the axis \"", name, "\" is given twice");
       }
     }
     ranks *= size;

@@ -47,7 +47,7 @@ TEST(ParseMeshAxes, NamesTheTextAndThePartThatIsWrong) {
       {"fsdp:99999999999", "\"fsdp:99999999999\" is not AXIS:SIZE"},
       {"fsdp:2,", "\"\" is not AXIS:SIZE"},
       {"fsdp:2,pp:2", "unknown axis \"pp\"; there are fsdp, tp"},
-      {"tp:2,tp:2", "the axis \"tp\" comes twice"},
+      {"tp:2,tp:2", "the axis \"tp\" is given twice"},
       {"fsdp:2,tp:4", "more than 7 ranks"},
   };
   for (const auto& c : cases) {

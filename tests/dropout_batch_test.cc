@@ -422,8 +422,8 @@ TEST(DropoutBatchErrorsTest, TheFirstInputIsNoBatch) {
   EXPECT_THAT(
       std::string(run({6, 3}).message()),
       HasSubstr("drop (Dropout) in WithPositions draws for rows that are 2 of "
-                "its input's batch dim on rank 0 and 1 on rank 1: the rows of "
-                "the batch are those of the first input, i64[3] on "));
+                "its input's batch dim on rank 0 and 1 on rank 1: the first "
+                "input's rows are taken as the batch, i64[3] on "));
   EXPECT_THAT(
       std::string(run({0, 3}).message()),
       HasSubstr("0 of its input's batch dim on rank 0 and 1 on rank 1"));

@@ -459,7 +459,7 @@ std::vector<Mistake> Mistakes() {
       {"RowsNobodyTold", 2, DropOutsideOfTheShardedModules,
        "does not know which rows of the batch it has", true},
       {"RestUnsharded", 2, LeaveTheRestUnsharded,
-       "FSDP: layers.0.norm.weight would be trained apart on each rank"},
+       "FSDP: layers.0.norm.weight would be trained separately on each rank"},
       {"UndefinedInput", 1, AddAnUndefinedTensor, "is undefined", true},
       {"UndefinedTensor", 1, AskAnUndefinedTensor, "of an undefined tensor",
        true},

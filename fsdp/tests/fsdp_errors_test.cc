@@ -88,7 +88,7 @@ TEST(FsdpErrorsTest, NamesWhatIsWrong) {
       blocks.Forward(BatchOf(0, 1, 0));
       CH_EXPECT_THAT(
           std::string(Configure(*blocks.blocks()[0], change).message()),
-          HasSubstr("is of the whole tree: change it on TestModel, not on "
+          HasSubstr("applies to the whole tree: change it on TestModel, not on "
                     "blocks.0"));
     }
     // None of the failed calls has changed anything.
@@ -228,7 +228,7 @@ TEST(FsdpErrorsDeathTest, NamesTiesThatNobodyTook) {
                          return absl::OkStatus();
                        }),
                "parameter first.weight is tied between modules that are "
-               "sharded apart");
+               "sharded separately");
 }
 
 // A module to which parameters and children are added at run time.

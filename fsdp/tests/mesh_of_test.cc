@@ -113,11 +113,11 @@ TEST(MeshOfTest, EachMeshIsAGroup) {
           "  blocks.0.up.bias [7] dim 0: 0:4 4:7\n"
           "blocks.0 (f32) on mesh(ep=2, dp=2, ranks=[0,2,1,3]): f32 shards, "
           "gathered as f32, gradients reduced as f32, over 2 ranks, replicated "
-          "2 times; ZeRO-3; apart from blocks.0 (f32) on mesh(dp=2, ep=2): "
+          "2 times; ZeRO-3; separate from blocks.0 (f32) on mesh(dp=2, ep=2): "
           "mesh\n"
           "  blocks.0.down.weight [5, 7] dim 0: 0:3 3:5\n"
           "blocks.0 (f32): f32 shards, gathered as f32, gradients reduced as "
-          "f32, over 4 ranks; ZeRO-3; apart from blocks.0 (f32) on "
+          "f32, over 4 ranks; ZeRO-3; separate from blocks.0 (f32) on "
           "mesh(dp=2, ep=2): mesh\n"
           "  blocks.0.down.bias [5] dim 0: 0:2 2:4 4:5 5:5\n"));
 }

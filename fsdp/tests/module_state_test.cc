@@ -90,9 +90,9 @@ TEST(ModuleStateOfFsdpTest, IsRefusedWhileSummoned) {
     {
       CH_ASSIGN_OR_RETURN(const auto scope,
                           SummonFullParameters::Begin(job.model));
-      CH_EXPECT_THAT(
-          MessageOf(state.State().status()),
-          HasSubstr("are summoned already; end SummonFullParameters before"));
+      CH_EXPECT_THAT(MessageOf(state.State().status()),
+                     HasSubstr("are summoned already; destroy the other "
+                               "SummonFullParameters first"));
     }
     return CheckShards(job, state);
   });
