@@ -45,8 +45,8 @@ absl::Status CheckInput(const std::string& what, const Tensor& input,
     }
     if (differentiated) {
       return Invalid(what, "the plain tensor ", input.Describe(),
-                     " requires a gradient, of which each rank would have its "
-                     "own; FromLocal declares their layout");
+                     " requires a gradient, which would differ between ranks; "
+                     "declare the layouts of both with FromLocal");
     }
     return absl::OkStatus();
   }

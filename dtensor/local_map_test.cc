@@ -222,7 +222,7 @@ TEST(LocalMap, RefusesWrongDeclarations) {
            {{{rows, whole}}, {out}});
     expect("is declared plain", x, {{{}}, {out}});
     expect("is declared as", Ones({4}), {{{rows}}, {out}});
-    expect("requires a gradient, of which each rank", plain, {{{}}, {out}});
+    expect("requires a gradient, which would differ", plain, {{{}}, {out}});
     expect("of 2 dims, the tensor has 1", x,
            {{{Whole(mesh, 2), whole}}, {out}});
     expect("whole gradient, which is declared a sum", x,

@@ -450,7 +450,7 @@ class ResumeTest(unittest.TestCase):
                 (unhashed, '"run.step": 3', "2", "is of step 2, at token"),
                 (unhashed, r'"run.position": \d+', most, "at token " + most),
                 (unhashed, r'"optimizer\.[^"]*\.step": 3', most,
-                 f"is {most}, where no run comes to")]:
+                 f"is {most}, which is out of range")]:
             changed = re.sub(pattern,
                              lambda m: m[0].split(": ")[0] + ": " + value,
                              begin, count=1)

@@ -28,10 +28,8 @@ absl::Status DistributeParameter(Parameter& parameter, const DeviceMesh& mesh,
   if (parameter.gathered().defined()) {
     return absl::FailedPreconditionError(absl::StrCat(
         "parameter ", parameter.name(), " is sharded by FullyShard already: ",
-        data.Describe(), "; spread parameters over tensor-parallel ranks ",
-        "(ParallelizeModule, DistributeModule) before FullyShard, which "
-        "shards ",
-        "beneath that"));
+        data.Describe(), "; distribute parameters over tensor-parallel ranks ",
+        "(ParallelizeModule, DistributeModule) before calling ", "FullyShard"));
   }
   if (!data.is_distributed()) {
     parameter.set_data(DistributeTensor(data, mesh, layout));
@@ -39,7 +37,7 @@ absl::Status DistributeParameter(Parameter& parameter, const DeviceMesh& mesh,
   }
   if (LayoutOf(data) == layout) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
-      "parameter ", parameter.name(), " is spread as ",
+      "parameter ", parameter.name(), " is distributed as ",
       LayoutOf(data).ToString(), " already, on ", MeshOf(data).ToString(),
       ", not ", layout.ToString(), " on ", mesh.ToString()));
 }

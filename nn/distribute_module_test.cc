@@ -187,7 +187,7 @@ TEST(DistributeModule, NamesWhatDoesNotFit) {
                    HasSubstr("up.weight is on mesh(dp=3), not on mesh(tp=2)"));
     CH_EXPECT_THAT(
         message({.partition = SplitHidden}),
-        HasSubstr("parameter up.weight is spread as [S(0)] already"));
+        HasSubstr("parameter up.weight is distributed as [S(0)] already"));
     return absl::OkStatus();
   });
 }

@@ -263,9 +263,9 @@ absl::Status CheckFits(const World& world, const std::string& name,
   const auto refused = [&](const std::string& why) {
     return absl::InvalidArgumentError(
         absl::StrCat("\"", name, "\" is ", Shaped(to), ", and ", Shaped(from),
-                     " was kept of it: ", why));
+                     " was saved for it: ", why));
   };
-  if (from.is_distributed()) return refused("whole tensors are due");
+  if (from.is_distributed()) return refused("whole tensors are expected");
   if (from.sizes() != to.sizes()) return refused("the sizes differ");
   if (from.dtype() != to.dtype() && !options.convert_dtypes) {
     return refused("the dtypes differ (RestoreFullOptions::convert_dtypes)");
@@ -368,9 +368,8 @@ absl::Status CheckCopies(Communicator& comm, const std::string& what,
             what, ": \"", name, "\" ", ToString(own_copy.box), " on rank ",
             comm.world_ranks()[rank], why, " on rank ",
             comm.world_ranks()[first],
-            ", and one of them would be lost: give what ranks have for "
-            "themselves names of its own, or make it shards on a mesh of all "
-            "ranks"));
+            ", and one of them would be lost: give state that differs between "
+            "ranks different names, or make it shards on a mesh of all ranks"));
       }
       if (is_new) seen[name].emplace_back(rank, own_copy);
     }

@@ -310,7 +310,7 @@ TEST(FullStateTest, ConvertsWhereItIsTold) {
                    HasSubstr("the sizes differ"));
     CH_EXPECT_THAT(
         std::string(restore(linear.weight()->data(), true).message()),
-        HasSubstr("whole tensors are due"));
+        HasSubstr("whole tensors are expected"));
     return absl::OkStatus();
   });
 }

@@ -167,7 +167,7 @@ Initializer KaimingNormal(double negative_slope, Fan fan) {
 }
 
 Initializer ScaledResidual(int64_t layers, double stddev) {
-  CH_CHECK_GE(layers, 1) << "ScaledResidual of so many layers";
+  CH_CHECK_GE(layers, 1) << "ScaledResidual: number of layers";
   return Normal(stddev / std::sqrt(2.0 * static_cast<double>(layers)));
 }
 
@@ -192,8 +192,8 @@ absl::Status CheckInitializer(const std::string& name, const Tensor& tensor,
   if (initializer.kind == Kind::kUniform &&
       !(std::isfinite(initializer.low) && std::isfinite(initializer.high) &&
         initializer.low <= initializer.high)) {
-    return refuse("there is nothing even between ", initializer.low, " and ",
-                  initializer.high);
+    return refuse("a uniform distribution has no bounds ", initializer.low,
+                  " and ", initializer.high);
   }
   if (IsRandom(initializer.kind) &&
       !(std::isfinite(initializer.mean) && initializer.stddev >= 0 &&
@@ -203,15 +203,15 @@ absl::Status CheckInitializer(const std::string& name, const Tensor& tensor,
   }
   if (initializer.fan != Fan::kNone && tensor.ndim() < 2) {
     return refuse(
-        "its initializer goes by the numbers of inputs and outputs, "
-        "which take two dims, [out, in, ...]");
+        "its initializer depends on the numbers of inputs and outputs, so the "
+        "tensor needs at least two dims, [out, in, ...]");
   }
   if (initializer.kind == Kind::kTruncatedNormal &&
       !(initializer.stddev > 0 && PartWithin(initializer) >= 0.1)) {
-    return refuse("less than a tenth of a normal distribution of mean ",
+    return refuse("less than a tenth of the normal distribution with mean ",
                   initializer.mean, " and standard deviation ",
-                  initializer.stddev, " lies between ", initializer.low,
-                  " and ", initializer.high, "; init::Uniform may do");
+                  initializer.stddev, " is between ", initializer.low, " and ",
+                  initializer.high, "; widen the bounds or use init::Uniform");
   }
   return absl::OkStatus();
 }

@@ -162,13 +162,13 @@ TEST(InitializerTest, RefusesWhatDoesNotFit) {
   };
   EXPECT_THAT(message_of({3}, kFloat32, init::XavierNormal()),
               HasSubstr("cannot fill parameter w f32[3] on cpu: its "
-                        "initializer goes by the numbers"));
+                        "initializer depends on the numbers"));
   EXPECT_THAT(message_of({3}, kInt64, init::Normal(1)),
               HasSubstr("draws random numbers"));
   EXPECT_THAT(message_of({3}, kFloat32, init::TruncatedNormal(1, 0, 3, 4)),
-              HasSubstr("lies between 3 and 4"));
+              HasSubstr("is between 3 and 4"));
   EXPECT_THAT(message_of({3}, kFloat32, init::Uniform(1, -1)),
-              HasSubstr("nothing even between 1 and -1"));
+              HasSubstr("a uniform distribution has no bounds 1 and -1"));
   EXPECT_THAT(message_of({3}, kFloat32, init::Normal(-0.5)),
               HasSubstr("standard deviation -0.5"));
   // Materialize reports the error before it fills anything.

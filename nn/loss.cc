@@ -204,8 +204,7 @@ void CheckOptions(const Tensor& logits, const Tensor& targets,
   }
   CH_CHECK(!options.mean_over.has_value() ||
            options.reduction == Reduction::kMean)
-      << "cross entropy: mean_over speaks of a mean, and the reduction is "
-      << "another";
+      << "cross entropy: mean_over needs Reduction::kMean";
 }
 
 // Returns the sum over the ranks of `mesh` of the one-element tensors `t`, as a

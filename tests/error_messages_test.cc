@@ -447,7 +447,7 @@ std::vector<Mistake> Mistakes() {
        "ranks make different models"},
       {"SeedsOfDropout", 2, DropFromAnotherSeed, "draws differently on ranks"},
       {"StepsOfDropoutUnderTp", 2, DropFromAnotherSeedUnderTp,
-       "SetDropoutStep was told"},
+       "SetDropoutStep received"},
       {"IdsThatDiffer", 2, GiveOtherIds,
        "in module table (Embedding): ranks 0 and 1 replicate a part of [2]"},
       {"IdsOfAPlainTableThatDiffer", 2, GiveOtherIdsToAPlainTable,

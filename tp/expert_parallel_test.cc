@@ -397,8 +397,8 @@ TEST(ExpertParallelTest, NamesTheAxisOfPlainTokensThatRanksShare) {
     });
   };
   EXPECT_THAT(std::string(run(false).message()),
-              HasSubstr("have the same tokens, as tensor parallelism of module "
-                        "up (Linear) gives them"));
+              HasSubstr("have the same tokens, because of tensor parallelism "
+                        "of module up (Linear), but treat"));
   const absl::Status status = run(true);
   EXPECT_TRUE(status.ok()) << status;
 }

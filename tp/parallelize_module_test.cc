@@ -156,7 +156,7 @@ TEST(ParallelizeModuleTest, NamesWhatDoesNotFit) {
                   "by \"up\" for RowwiseParallel"));
     CH_EXPECT_THAT(
         message(tp, {{"up", Combined({ColwiseParallel(), RowwiseParallel()})}}),
-        HasSubstr("parameter up.weight is spread as [S(0)] already"));
+        HasSubstr("parameter up.weight is distributed as [S(0)] already"));
     CH_RETURN_IF_ERROR(
         ParallelizeModule(net, tp, {{"down", RowwiseParallel()}}));
     CH_EXPECT_THAT(message(tp, {{"d*", ColwiseParallel()}}),

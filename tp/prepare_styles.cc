@@ -31,17 +31,17 @@ absl::StatusOr<LayoutsList> Paired(const std::string& what,
   const auto& to = desired.entries();
   if (from.size() != to.size()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        what, " is given ", from.size(), " placements of what comes and ",
-        to.size(), " of what is desired; they go in pairs"));
+        what, " has ", from.size(), " placements of inputs and ", to.size(),
+        " desired placements; give one of each per input"));
   }
   LayoutsList layouts(from.size());
   for (size_t i = 0; i < from.size(); ++i) {
     if (from[i].has_value() != to[i].has_value()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(what, ", entry ", i, ": ",
-                       from[i].has_value() ? "nothing is desired of what comes"
-                                           : "it is not said how it comes",
-                       "; both have a placement, or both std::nullopt"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          what, ", entry ", i, ": ",
+          from[i].has_value() ? "the desired placement is missing"
+                              : "the placement of the input is missing",
+          "; give both a placement, or both std::nullopt"));
     }
     if (from[i].has_value()) {
       layouts[i] = ActivationLayouts{.given = *from[i], .desired = *to[i]};
@@ -97,8 +97,8 @@ absl::StatusOr<LayoutsList> InputLayouts(const PrepareInputOptions& options,
     if (layouts[at].has_value()) {
       return absl::InvalidArgumentError(
           absl::StrCat(what, ": the input \"", name, "\" is number ", at,
-                       " of `input`, too; where all come by name, `input` and "
-                       "`desired` are {}"));
+                       " of `input`, too; if all inputs are named, set `input` "
+                       "and `desired` to {}"));
     }
     layouts[at] = ActivationLayouts{.given = placement.input,
                                     .desired = placement.desired};

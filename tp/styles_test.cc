@@ -190,10 +190,10 @@ TEST(PrepareModuleInputTest, NamesWhatDoesNotFit) {
     Mixer mixer;
     CH_EXPECT_THAT(
         message(mixer, {.input = {Shard(0), Shard(0)}, .desired = Shard(0)}),
-        HasSubstr("2 placements of what comes and 1 of what is desired"));
+        HasSubstr("2 placements of inputs and 1 desired placements"));
     CH_EXPECT_THAT(message(mixer, {.input = {Shard(0), std::nullopt},
                                    .desired = {Shard(0), Replicate()}}),
-                   HasSubstr("entry 1: it is not said how it comes"));
+                   HasSubstr("entry 1: the placement of the input is missing"));
     CH_EXPECT_THAT(
         message(mixer, {.input = {}, .desired = {}, .named = {{"y", {}}}}),
         HasSubstr("no input is called \"y\"; there are: x, memory, scale"));

@@ -75,10 +75,10 @@ PartInfo DTensorHandler::AliasOrCopyInfo() const {
 
 const Tensor& DTensorHandler::WritableLocal(const char* what) const {
   CH_CHECK(!is_alias_or_copy())
-      << what << ": " << Describe() << " cannot be written: a view that had to "
-      << "be copied would not reach the tensor that it is a view of, and what "
-      << "was redistributed without communication may be a part of another "
-      << "tensor, of which other ranks have copies; Clone it";
+      << what << ": " << Describe() << " cannot be written: it is a copied "
+      << "view, whose base would not see the write, or was redistributed "
+      << "without communication and may be part of a tensor that other ranks "
+      << "have copies of; Clone it";
   return local();
 }
 
@@ -88,10 +88,10 @@ void DTensorHandler::Watch() const {
     // A source that is gone cannot be written.
     const std::shared_ptr<Storage> source = watched.source.lock();
     CH_CHECK(source == nullptr || source->version() == watched.source_version)
-        << Describe() << " is used after a write in place to the tensor that "
-        << "it was made of, which reached some ranks' parts of it only: it is "
-        << "a view that had to be copied, or was redistributed without "
-        << "communication; make it again, or Clone it before the write";
+        << Describe() << " is used after an in-place write to its base tensor, "
+        << "which changed only some ranks' parts of it: it is a copied view, "
+        << "or was redistributed without communication; make it again, or "
+        << "Clone it before the write";
   }
   if (watched.written.state() == nullptr) return;
   Stream& stream = RankContext::Current().current_stream();

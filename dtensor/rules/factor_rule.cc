@@ -355,8 +355,8 @@ FactorRule PointwiseFactors(const RuleCall& call, Linearity linearity) {
   rule.outputs.push_back(std::move(output));
   if (call.op.info().in_place) {
     CH_CHECK(call.inputs[0].sizes == rule.outputs[0].sizes)
-        << DescribeCall(call) << ": the result does not fit what it is to be "
-        << "written to";
+        << DescribeCall(call) << ": the result does not fit the tensor that it "
+        << "is written to";
     rule.fixed_input = 0;
   }
   return rule;

@@ -225,7 +225,7 @@ TEST(ShadowDeathTest, IsNeitherWrittenNorUsedOnceItsSourceWas) {
           FillInPlace(x, 7);
           Sum(s);
         },
-        "is used after a write in place to the tensor that it was made of");
+        "is used after an in-place write to its base tensor");
     dies(
         [&](const DeviceMesh& mesh) {
           NoGrad no_grad;
@@ -241,7 +241,7 @@ TEST(ShadowDeathTest, IsNeitherWrittenNorUsedOnceItsSourceWas) {
         FillInPlace(x, 7);
         Sum(s);
       },
-      "is used after a write in place to the tensor that it was made of");
+      "is used after an in-place write to its base tensor");
   for (const bool normal : {false, true}) {
     dies(
         [&](const DeviceMesh& mesh) {

@@ -83,7 +83,7 @@ TEST(InPlaceErrorsDeathTest, WritesOfMoreThanThereIsRoomFor) {
                     AddInPlace(Spread(Numbers({5}, 1), mesh, Rows(mesh, 1)),
                                Spread(Numbers({4, 5}, 2), mesh, Rows(mesh, 2)));
                   }),
-               "add_in_place.*does not fit what it is to be written to");
+               "add_in_place.*does not fit the tensor that it is written to");
 }
 
 class Overwrite final : public Op {

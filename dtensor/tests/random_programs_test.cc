@@ -47,10 +47,10 @@ constexpr std::array<const char*, 7> kRefused = {
     "is written in place where autograd records:",
     ", is used after a write in place to what it is a view of; make the view "
     "again",
-    " is used after a write in place to the tensor that it was made of, which "
-    "reached some ranks' parts of it only: it is a view that had to be copied,",
-    " cannot be written: a view that had to be copied would not reach the "
-    "tensor that it is a view of, and what was redistributed without",
+    " is used after an in-place write to its base tensor, which changed only "
+    "some ranks' parts of it: it is a copied view,",
+    " cannot be written: it is a copied view, whose base would not see the "
+    "write, or was redistributed without",
     // dtensor/rules, of views that no layout can express
     " has the same elements on every rank: the split cuts through what the "
     "view keeps together. Where it is the "

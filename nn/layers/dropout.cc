@@ -32,7 +32,7 @@ absl::Status CompareOnMesh(const DeviceMesh& mesh, const std::string& here) {
   if (!differ.has_value()) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       "dropout draws differently on ranks ", differ->first_rank, " and ",
-      differ->other_rank, ": SetDropoutStep was told ", differ->first, " and ",
+      differ->other_rank, ": SetDropoutStep received ", differ->first, " and ",
       differ->other, "; it takes the same seed and step on every rank"));
 }
 
@@ -131,9 +131,9 @@ Dropout::Draw Dropout::NextDraw(const Tensor& input) {
          "forward"
       << (parent() != nullptr
               ? ""
-              : ", and register this module where it is a part of another one "
-                "(Make, RegisterModule): no module has it, so that no call on "
-                "a model reaches it");
+              : ", and if this module is part of another one, register it "
+                "there (Make, RegisterModule): no module contains it, so calls "
+                "on a model do not reach it");
   Draw draw = *step_;
   if (!batch_dim_.has_value() || input.ndim() == 0) return draw;
   const int64_t size =
@@ -149,7 +149,7 @@ Dropout::Draw Dropout::NextDraw(const Tensor& input) {
     CH_CHECK(!lacks_rows_ || input.is_distributed())
         << "Dropout \"" << FullName() << "\" does not know which rows of the "
         << "batch it has: it runs outside of the sharded modules of its model; "
-        << "call FullyShard on the whole model too, or say it by a "
+        << "call FullyShard on the whole model too, or provide the rows with a "
         << "BatchRowsScope (nn/batch_rows.h)";
     const TensorSpan outermost = Module::OutermostInputs();
     const bool runs_alone = outermost.size() == 1 && outermost[0].SameAs(input);
@@ -164,8 +164,8 @@ Dropout::Draw Dropout::NextDraw(const Tensor& input) {
         << ": dim " << *batch_dim_ << " is no multiple of the " << rows.here
         << " rows of the batch here; name the dim of the batch, or nullopt "
         << "for none (Dropout's batch_dim). The rows are those of the first "
-        << "input of the outermost forward: where that is no batch, say them "
-        << "by BatchRowsScope (nn/batch_rows.h)";
+        << "input of the outermost forward: if that is no batch, provide them "
+        << "with a BatchRowsScope (nn/batch_rows.h)";
     width = (size + rows.here - 1) / rows.here;
     BatchRowsScope::NoteWidth(*label(), width);
   }
@@ -194,7 +194,7 @@ TensorList Dropout::ForwardImpl(TensorSpan inputs) {
 
 AttentionDropout Dropout::ForAttention(const Tensor& q) {
   CH_CHECK(batch_dim_ == 0) << "Dropout \"" << FullName()
-                            << "\": the batch of attention lies along dim 0";
+                            << "\": the batch of attention must be dim 0";
   if (p_ == 0) return {};
   if (!InRecomputation()) CompareModes(q, is_set_to_train());
   if (!training()) return {};

@@ -231,7 +231,7 @@ TEST(DropoutDeathTest, AsksForTheStep) {
   // An unregistered Dropout would not get the calls on its owner.
   Dropout unregistered(0.5);
   EXPECT_DEATH(unregistered.Forward(Ones({4})),
-               "call SetDropoutStep .*register this module");
+               "call SetDropoutStep .*if this module is part of another");
   EXPECT_DEATH(Dropout(2), "Dropout with p = 2");
 }
 

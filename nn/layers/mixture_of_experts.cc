@@ -135,13 +135,13 @@ absl::Status MixtureOfExperts::Place(ExpertPlacement placement) {
     if (here < 0) {
       return absl::InvalidArgumentError(
           absl::StrCat(kName, ": rank ", world_rank, " is not on ",
-                       batch.ToString(), ", that of the batch"));
+                       batch.ToString(), ", the batch's mesh"));
     }
     if (placement.shared.has_value() && !IsLastOf(batch, *placement.shared)) {
       return absl::InvalidArgumentError(absl::StrCat(
           kName, ": tokens are shared along ", placement.shared->ToString(),
           ", whose ranks do not follow each other on ", batch.ToString(),
-          ", that of the batch; join its axes with that one last"));
+          ", the batch's mesh; flatten its axes with the shared axis last"));
     }
     if (placement.experts.has_value()) {
       const DeviceMesh& mesh = *placement.experts;
@@ -150,9 +150,9 @@ absl::Status MixtureOfExperts::Place(ExpertPlacement placement) {
               .WithShard(0, 0)
               .DimIntervals(0, options_.experts);
       if (mesh.ndim() != 1 || !mesh.coordinate().has_value()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(kName, ": experts are spread over one axis with rank ",
-                         world_rank, " on it, not ", mesh.ToString()));
+        return absl::InvalidArgumentError(absl::StrCat(
+            kName, ": experts need a mesh of one axis that contains rank ",
+            world_rank, ", not ", mesh.ToString()));
       }
       owners.owners.clear();
       owners.self = *mesh.index(0);
@@ -204,7 +204,7 @@ void MixtureOfExperts::CheckPlaced() const {
   }
   CH_CHECK(splits == nullptr)
       << kName << " " << *label() << " does not know the batch, over which "
-      << "balance and capacity are reckoned: " << *splits->label()
+      << "balance and capacity are computed: " << *splits->label()
       << " is sharded, so each rank has rows of its own; call "
       << "MixtureOfExperts::Place({.batch = mesh}) with the mesh of FullyShard "
       << "before the first forward, or give it a style, tp::ExpertParallel";
@@ -222,10 +222,10 @@ void MixtureOfExperts::CompareTokens(const Tensor& x) {
   if (!alike.ok() || x.numel() == 0) return;
   context.Poison(absl::FailedPreconditionError(absl::StrCat(
       kName, " ", *label(), ": all ranks of ", mesh.ToString(),
-      " have the same tokens, as tensor parallelism of module ",
+      " have the same tokens, because of tensor parallelism of module ",
       *split->label(),
-      " gives them, and take them for their own; name that axis as "
-      "ExpertParallelOptions::shared (tp/expert_parallel.h)")));
+      ", but treat them as different ones; set ExpertParallelOptions::shared "
+      "(tp/expert_parallel.h) to that axis")));
 }
 
 TensorList MixtureOfExperts::ForwardShared(const Tensor& x) {
@@ -238,7 +238,7 @@ TensorList MixtureOfExperts::ForwardShared(const Tensor& x) {
   CH_CHECK(layout.mesh() == mesh.layout() && !layout.is_partial() &&
            !layout.is_sharded(x.ndim() - 1))
       << kName << " of " << x.Describe()
-      << ": tokens are replicated, or split by whole tokens, on "
+      << ": tokens must be replicated, or split by whole tokens, on "
       << mesh.ToString();
 
   // If the router's weight is split already, its shards are the shares.

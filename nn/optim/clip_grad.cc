@@ -160,9 +160,10 @@ class Slices {
           *comm, has_values ? parts.raw_data() : nullptr,
           has_values ? root.parts.raw_data() : nullptr, parts.numel(), kFloat64,
           stream,
-          absl::StrCat("clip_grad_norm: ", root.slots.size(),
-                       " trained parameters on slices, as many as any rank of ",
-                       root.mesh.ToString(), " has to have")));
+          absl::StrCat(
+              "clip_grad_norm: ", root.slots.size(),
+              " trained parameters on slices; must be equal on all ranks of ",
+              root.mesh.ToString())));
     }
     return absl::OkStatus();
   }

@@ -269,10 +269,10 @@ TEST(GradNormOnSlicesTest, RanksWithOtherNumbersOfParametersAreNamed) {
   for (const absl::Status& status : statuses) {
     EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
     for (const char* of_slice :
-         {"2 trained parameters on slices, as many as any rank of "
-          "mesh(dp=2, tp=2) has to have' on ranks 0, 1",
-          "3 trained parameters on slices, as many as any rank of "
-          "mesh(dp=2, tp=2) has to have' on ranks 2, 3"}) {
+         {"2 trained parameters on slices; must be equal on all ranks of "
+          "mesh(dp=2, tp=2)' on ranks 0, 1",
+          "3 trained parameters on slices; must be equal on all ranks of "
+          "mesh(dp=2, tp=2)' on ranks 2, 3"}) {
       EXPECT_THAT(std::string(status.message()), HasSubstr(of_slice));
     }
   }

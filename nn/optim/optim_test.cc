@@ -312,8 +312,9 @@ TEST(OptimizersTest, NameGroupsThatSayNothing) {
   const auto weight = Named("weight", std::vector<float>{1});
   weight->set_grad(Ones({1}));
   Sgd sgd({weight.get()}, {}, {{.has = nullptr, .lr_scale = 2}});
-  EXPECT_THAT(std::string(sgd.Step().message()),
-              HasSubstr("Sgd: group 0 of 1 does not say which parameters"));
+  EXPECT_THAT(
+      std::string(sgd.Step().message()),
+      HasSubstr("Sgd: group 0 of 1 has no predicate for its parameters"));
 }
 
 TEST(OptimizersTest, AreStateful) {
@@ -390,18 +391,18 @@ TEST(OptimizersTest, TakeNoStateThatDoesNotFit) {
     expect_refused("p", step, {fits}, "after an update it is 1 or more");
   }
   for (const int64_t step : {kMostSteps + 1, kMostInt64}) {
-    expect_refused("p", step, {fits}, "where no run comes to");
+    expect_refused("p", step, {fits}, "which is out of range");
   }
-  expect_refused("p", 1, {}, "is of 1 tensors, not 0");
-  expect_refused("p", 1, {fits, fits}, "is of 1 tensors, not 2");
+  expect_refused("p", 1, {}, "must have 1 tensors, not 0");
+  expect_refused("p", 1, {fits, fits}, "must have 1 tensors, not 2");
   expect_refused("p", 1, {Tensor()},
-                 "is float32 and lies as the parameter, f32[2] on cpu, not as "
-                 "an undefined tensor");
-  expect_refused("p", 1, {Ones({3})}, "f32[2] on cpu, not as f32[3] on cpu");
-  expect_refused("p", 1, {Ones({2, 1})}, "not as f32[2, 1] on cpu");
-  expect_refused("p", 1, {Ones({0})}, "not as f32[0] on cpu");
-  expect_refused("p", 1, {ToDType(fits, kBFloat16)}, "not as bf16[2] on cpu");
-  expect_refused("p", 1, {ToDType(fits, kInt64)}, "not as i64[2] on cpu");
+                 "must be float32 with the parameter's sizes and layout, "
+                 "f32[2] on cpu, not an undefined tensor");
+  expect_refused("p", 1, {Ones({3})}, "f32[2] on cpu, not f32[3] on cpu");
+  expect_refused("p", 1, {Ones({2, 1})}, "not f32[2, 1] on cpu");
+  expect_refused("p", 1, {Ones({0})}, "not f32[0] on cpu");
+  expect_refused("p", 1, {ToDType(fits, kBFloat16)}, "not bf16[2] on cpu");
+  expect_refused("p", 1, {ToDType(fits, kInt64)}, "not i64[2] on cpu");
   // One more step is possible at the maximum.
   ASSERT_TRUE(lion.SetState("p", {.step = kMostSteps, .tensors = {fits}}).ok());
   p->set_grad(Ones({2}));
@@ -451,8 +452,8 @@ TEST(OptimizersTest, RestoreNoStepsThatNoRunHas) {
   expect_refused(Ones({1}), "\"p.step\"");
   expect_refused(int64_t{-1}, "\"p.step\" is -1, and 1 of 1 other entries");
   expect_refused(int64_t{0}, "\"p.step\" is 0, and 1 of 1 other entries");
-  expect_refused(kMostSteps + 1, "where no run comes to");
-  expect_refused(kMostInt64, "where no run comes to");
+  expect_refused(kMostSteps + 1, "which is out of range");
+  expect_refused(kMostInt64, "which is out of range");
 }
 
 TEST(EmaTest, FollowsTheFormula) {

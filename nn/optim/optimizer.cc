@@ -76,7 +76,7 @@ absl::Status Optimizer::FindGroups() {
     if (groups_[group] != nullptr) continue;
     return absl::InvalidArgumentError(
         absl::StrCat(name_, ": group ", group, " of ", groups_.size(),
-                     " does not say which parameters it has; set `has`, as "
+                     " has no predicate for its parameters; set `has`, e.g. to "
                      "nn::NameMatches(\"**.bias\")"));
   }
   std::vector<size_t> group_of;
@@ -251,10 +251,10 @@ absl::Status Optimizer::SetState(const std::string& parameter_name,
     return refuse("has step ", state.step, "; after an update it is 1 or more");
   }
   if (state.step > std::numeric_limits<int64_t>::max() / 2) {
-    return refuse("has step ", state.step, ", where no run comes to");
+    return refuse("has step ", state.step, ", which is out of range");
   }
   if (state.tensors.size() != slots_.size()) {
-    return refuse("is of ", slots_.size(), " tensors, not ",
+    return refuse("must have ", slots_.size(), " tensors, not ",
                   state.tensors.size());
   }
   for (const Tensor& tensor : state.tensors) {
@@ -265,8 +265,8 @@ absl::Status Optimizer::SetState(const std::string& parameter_name,
         (!data.is_distributed() || (MeshOf(tensor) == MeshOf(data) &&
                                     LayoutOf(tensor) == LayoutOf(data)));
     if (!fits) {
-      return refuse("is float32 and lies as the parameter, ", data.Describe(),
-                    ", not as ", tensor.Describe());
+      return refuse("must be float32 with the parameter's sizes and layout, ",
+                    data.Describe(), ", not ", tensor.Describe());
     }
   }
   const NoGrad no_grad;

@@ -152,7 +152,7 @@ absl::Status Optimizer::Restore(const StateDict& state) {
     CH_RETURN_IF_ERROR(CheckFilledSlots(state, i, steps[i]));
     if (steps[i] > std::numeric_limits<int64_t>::max() / 2) {
       return absl::InvalidArgumentError(absl::StrCat(
-          name_, ": \"", step, "\" is ", steps[i], ", where no run comes to"));
+          name_, ": \"", step, "\" is ", steps[i], ", which is out of range"));
     }
   }
   for (size_t i = 0; i < parameters_.size(); ++i) {
