@@ -16,9 +16,9 @@
 #include "crosshatch/examples/timeline.h"
 
 ABSL_FLAG(std::string, out, "fsdp_timeline.json", "where to write the trace");
-ABSL_FLAG(int, ranks, 2, "ranks, each a thread");
-ABSL_FLAG(int, steps, 3, "training steps");
-ABSL_FLAG(int, layers, 4, "blocks of the model, each sharded for itself");
+ABSL_FLAG(int, ranks, 2, "number of ranks (threads)");
+ABSL_FLAG(int, steps, 3, "number of training steps");
+ABSL_FLAG(int, layers, 4, "number of blocks of the model, each an FSDP group");
 
 int main(int argc, char** argv) {
   absl::SetProgramUsageMessage("Writes a trace of training under FullyShard.");

@@ -134,10 +134,10 @@ absl::Status MetricsFile::Check(const std::string& path) {
     return access(path.c_str(), W_OK) == 0 ? absl::OkStatus() : Refused(path);
   }
   if (existed && S_ISREG(info.st_mode) && !MayBeMetrics(path)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--metrics=", path,
-        ": holds something else than metrics, and is left as it is; name "
-        "another file"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--metrics=", path,
+                     ": exists and does not hold metrics, so it is not "
+                     "overwritten; name another file"));
   }
   CH_RETURN_IF_ERROR(Open(path).status());
   // The file may have been created behind a link.
@@ -178,7 +178,7 @@ absl::Status MetricsFile::Append(const std::string& line) {
     const int error = errno;
     return absl::InternalError(absl::StrCat(
         "--metrics: cannot write ", path_, ": ", std::strerror(error),
-        "; it has the first ", lines_, " steps"));
+        "; it contains the first ", lines_, " steps"));
   };
   // Pipes and the like have no earlier content and no end to seek to.
   struct stat info;
@@ -199,7 +199,7 @@ absl::Status MetricsFile::Append(const std::string& line) {
       const absl::Status status = failed();
       if (is_file && written > 0 && ftruncate(fd_, bytes_) != 0) {
         return absl::InternalError(absl::StrCat(std::string(status.message()),
-                                                " and a part of the next"));
+                                                " and part of the next"));
       }
       return status;
     }

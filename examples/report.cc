@@ -108,7 +108,7 @@ void Report::Step(const StepMetrics& metrics) {
 }
 
 void Report::PrintTraffic() const {
-  std::printf("received in a step by this rank:\n");
+  std::printf("received by this rank per step:\n");
   for (const auto& [axis, by_kind] : last_->traffic) {
     for (const auto& [kind, count] : by_kind) {
       std::printf("  %-16s %-15s %4lld calls  %s\n", axis.c_str(), kind.c_str(),
@@ -136,8 +136,8 @@ void Report::Saved(absl::Duration held_up) {
 void Report::PrintSaves() const {
   if (saves_ == 0 || !last_.has_value()) return;
   std::printf(
-      "saved %d checkpoint%s: %.1f ms of the run each, at most %.1f ms, where "
-      "a step took %.1f ms\n",
+      "saved %d checkpoint%s: each blocked training for %.1f ms, at most %.1f "
+      "ms; a step took %.1f ms\n",
       saves_, saves_ == 1 ? "" : "s",
       absl::ToDoubleMilliseconds(all_saves_ / saves_),
       absl::ToDoubleMilliseconds(longest_save_), last_->step_ms);

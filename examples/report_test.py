@@ -67,10 +67,10 @@ class ReportTest(TrainLmTestCase):
         self.assertEqual([point[0] for point in page.points], [1, 2, 3])
         self.assertEqual([point[2] for point in page.points],
                          [line["loss"] for line in lines])
-        for heading in ["Loss", "Gradient norm, before clipping", "Tokens a second",
+        for heading in ["Loss", "Gradient norm, before clipping", "Tokens per second",
                         "Learning rate", "Memory by class of step 3, rank 0",
-                        "Received in a step, by axis and collective",
-                        "Where the parameters lie", "Timeline of step 3, rank 0",
+                        "Received per step, by axis and collective",
+                        "Shardings of the parameters", "Timeline of step 3, rank 0",
                         "Time of step 3, rank 0", "The run"]:
             self.assertIn(heading, page.headings)
         for axis, kinds in lines[-1]["moved"].items():
@@ -93,7 +93,7 @@ class ReportTest(TrainLmTestCase):
 
     def test_of_a_dry_run_has_what_needs_no_values(self):
         page, lines = self.page("--engine=fake", "--mesh=fsdp:64,tp:4")
-        self.assertIn("Where the parameters lie", page.headings)
+        self.assertIn("Shardings of the parameters", page.headings)
         self.assertIn("Memory by class of step 3, rank 0", page.headings)
         self.assertNotIn("Loss", page.headings)
         self.assertNotIn("Timeline of step 3, rank 0", page.headings)
@@ -189,7 +189,7 @@ class ReportTest(TrainLmTestCase):
             before = file.read()
         run = self.run_program(*flags, "--resume")
         self.assertEqual(run.returncode, 0, run.stderr)
-        self.assertIn("nothing is left to train", run.stdout)
+        self.assertIn("no steps are left to train", run.stdout)
         with open(path) as file:
             self.assertEqual(file.read(), before)
 
@@ -199,15 +199,15 @@ class ReportTest(TrainLmTestCase):
             file.write("mine")
         metrics = self.path("one")
         for flags, says in [
-                (["--report=" + notes], "is left as it is"),
+                (["--report=" + notes], "is not overwritten"),
                 (["--report=" + self.text], "which is only read"),
-                (["--report=" + self.dir], "is no file"),
+                (["--report=" + self.dir], "is not a file"),
                 (["--report=" + self.path("none/run.html")], "cannot write to"),
                 (["--report=" + metrics, "--metrics=" + metrics], "name two files"),
-                (["--report="], "--report= names nothing"),
+                (["--report="], "--report= is empty"),
                 (["--report=/proc/x"], "cannot create"),
                 (["--report=" + self.path("a" * 250)], "File name too long"),
-                (["--report_every=2"], "--report_every is for --report"),
+                (["--report_every=2"], "--report_every needs --report"),
                 (["--report=" + self.path("r"), "--report_every=-1"],
                  "--report_every=-1: must be at least 0")]:
             run = self.run_program("--text=" + self.text, *SMALL, *flags)

@@ -37,8 +37,8 @@ ALL = os.environ.get("CROSSHATCH_RESUME") == "all"
 TIMES = ["tokens_per_s", "step_ms", "rank"]
 LONG = 120
 # Messages of a run about its checkpoints.
-SAVED = (r"\nsaved {} checkpoint{}: [\d.]+ ms of the run each, at most [\d.]+ ms,"
-         r" where a step took [\d.]+ ms\n")
+SAVED = (r"\nsaved {} checkpoint{}: each blocked training for [\d.]+ ms, at most"
+         r" [\d.]+ ms; a step took [\d.]+ ms\n")
 
 
 
@@ -400,7 +400,7 @@ class ResumeTest(unittest.TestCase):
             with open(f"{checkpoints}/{step}/checkpoint.json") as file:
                 self.assertIn(f'"run.seed": {seed}', file.read())
         run = self.run_program(*flags, "--resume")
-        self.assertIn("step-000003.saving was left by a save", run.stderr)
+        self.assertIn("step-000003.saving is from a save", run.stderr)
 
     def test_one_command_begins_goes_on_and_ends_a_job(self):
         model = self.path("model")
@@ -425,17 +425,17 @@ class ResumeTest(unittest.TestCase):
         checkpoints = self.path("run")
         flags = [*MODEL, *RUN, "--checkpoints=" + checkpoints]
         run = self.run_program(*flags, "--steps=2", "--resume")
-        self.assertIn("holds no checkpoint yet: the run begins", run.stdout)
+        self.assertIn("holds no checkpoint yet: the run starts", run.stdout)
         self.assertRegex(run.stdout, SAVED.format(1, ""))
         run = self.run_program(*flags, "--steps=3", status=1)
         self.assertIn(f"--checkpoints={checkpoints} holds step-000002 of an "
-                      "earlier run: --resume goes on", run.stderr)
+                      "earlier run: --resume continues", run.stderr)
         run = self.run_program(*flags, "--steps=3", "--resume")
-        self.assertIn(f"goes on after step 2 of {checkpoints}/step-000002",
+        self.assertIn(f"resumes after step 2 of {checkpoints}/step-000002",
                       run.stdout)
         self.assertIn("trained 1 steps", run.stdout)
         run = self.run_program(*flags, "--steps=3", "--resume")
-        self.assertIn("nothing is left to train of --steps=3", run.stdout)
+        self.assertIn("no steps are left to train: --steps=3", run.stdout)
         # A modified file, another model and other data.
         index = checkpoints + "/step-000003/checkpoint.json"
         with open(index) as file:
@@ -467,11 +467,11 @@ class ResumeTest(unittest.TestCase):
                  "num_hidden_layers was 2 and is 3 (--layers=2);"),
                 ("--heads=2", "num_attention_heads was 6 and is 2 (--heads=6);"),
                 ("--dtype=bfloat16",
-                 "--dtype was float32 and is bfloat16; go on with what it was, or "
-                 "change it by --may_change=dtype")]:
+                 "--dtype was float32 and is bfloat16; restore the former values, "
+                 "or allow the change with --may_change=dtype")]:
             run = self.run_program(*flags, "--steps=4", change, "--resume",
                                    status=1)
-            self.assertIn(f"{checkpoints}/step-000003 is of another run: ",
+            self.assertIn(f"{checkpoints}/step-000003 belongs to another run: ",
                           run.stderr)
             self.assertIn(says, run.stderr)
         # A config field that affects no shape.
@@ -488,13 +488,13 @@ class ResumeTest(unittest.TestCase):
         self.assertIn("rope_theta was 10000.0 and is 20.0", run.stderr)
         run = self.run_program(*flags, "--steps=4", "--seed=4", "--resume",
                                status=1)
-        self.assertIn(f"--seed=4: {checkpoints}/step-000003 is of a run of "
-                      "--seed=3, which goes on with its own", run.stderr)
+        self.assertIn(f"--seed=4: {checkpoints}/step-000003 is from a run with "
+                      "--seed=3, which a resumed run keeps", run.stderr)
         with open(self.text, "a") as file:
             file.write("More.")
         run = self.run_program(*flags, "--steps=4", "--resume", status=1)
-        self.assertIn("the number of tokens was 315 and is 320; go on with what "
-                      "it was, or change it by --may_change=data", run.stderr)
+        self.assertIn("the number of tokens was 315 and is 320; restore the former "
+                      "values, or allow the change with --may_change=data", run.stderr)
         run = self.run_program(*flags, "--steps=4", "--resume",
                                "--may_change=data")
         self.assertIn(f"since {checkpoints}/step-000003 the number of tokens "
@@ -505,10 +505,10 @@ class ResumeTest(unittest.TestCase):
             file.seek(101)
             file.write("z")
         run = self.run_program(*flags, "--steps=5", "--resume", status=1)
-        self.assertIn("the tokens were others, as many as these", run.stderr)
+        self.assertIn("the tokens differ (their number is the same)", run.stderr)
         run = self.run_program(*flags, "--steps=5", "--global_batch=6",
                                "--may_change=data", "--resume")
-        self.assertIn("the tokens were others, as many as these", run.stdout)
+        self.assertIn("the tokens differ (their number is the same)", run.stdout)
         self.assertIn("a step was 5 rows of 13 tokens and is 6 rows of 13 "
                       "tokens", run.stdout)
         # An allowed change is recorded in the next checkpoint.
@@ -527,7 +527,7 @@ class ResumeTest(unittest.TestCase):
         with open(index, "w") as file:
             json.dump(older, file)
         run = self.run_program(*flags, "--steps=7", "--resume")
-        self.assertIn("goes on after step 6", run.stdout)
+        self.assertIn("resumes after step 6", run.stdout)
 
     def test_goes_on_from_a_step_that_is_named(self):
         checkpoints = self.path("run")

@@ -52,7 +52,7 @@ void CompareModels(const std::string& before, const std::string& now,
   const Json a = Json::parse(before, nullptr, /*allow_exceptions=*/false);
   const Json b = Json::parse(now);
   if (!a.is_object()) {
-    changes.push_back({"its model is not described", kModel});
+    changes.push_back({"the checkpoint does not describe its model", kModel});
     return;
   }
   const std::map<std::string, Json> of_a = a.flatten();
@@ -127,11 +127,11 @@ absl::StatusOr<std::vector<std::string>> RunIdentity::ChangesTo(
                        "data"});
   } else if (hash != 0 && hash != now.hash) {
     // The same number of tokens from another text or tokenizer.
-    changes.push_back({"the tokens were others, as many as these", "data"});
+    changes.push_back({"the tokens differ (their number is the same)", "data"});
   }
   // A mesh without a tp axis has no plan.
   if (!plan.empty() && !now.plan.empty() && plan != now.plan) {
-    changes.push_back({"--plan was another one", ""});
+    changes.push_back({"--plan was different", ""});
   }
   if (eos != kUnknown && eos != now.eos) {
     changes.push_back({Was("--eos", Eos(eos), Eos(now.eos)), ""});
@@ -153,10 +153,11 @@ absl::StatusOr<std::vector<std::string>> RunIdentity::ChangesTo(
   }
   if (refused.empty()) return allowed;
   return absl::InvalidArgumentError(absl::StrCat(
-      absl::StrJoin(refused, ", "), "; go on with what it was",
-      allowing.empty() ? ""
-                       : absl::StrCat(", or change it by --may_change=",
-                                      absl::StrJoin(allowing, ","))));
+      absl::StrJoin(refused, ", "), "; restore the former values",
+      allowing.empty()
+          ? ""
+          : absl::StrCat(", or allow the change with --may_change=",
+                         absl::StrJoin(allowing, ","))));
 }
 
 }  // namespace crosshatch::examples

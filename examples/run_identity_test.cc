@@ -49,8 +49,8 @@ TEST(RunIdentityTest, SaysWhatHasChangedAndOnlyThat) {
       {[](RunIdentity& r) { r.tokens = 320, r.hash = 8; },
        "the number of tokens was 315 and is 320", "data"},
       {[](RunIdentity& r) { r.hash = 8; },
-       "the tokens were others, as many as these", "data"},
-      {[](RunIdentity& r) { r.plan = "b"; }, "--plan was another one", ""},
+       "the tokens differ (their number is the same)", "data"},
+      {[](RunIdentity& r) { r.plan = "b"; }, "--plan was different", ""},
       {[](RunIdentity& r) { r.eos = RunIdentity::kNoEos; },
        "--eos was 7 and is not given", ""},
       {[](RunIdentity& r) { r.rows = 6; },
@@ -65,7 +65,8 @@ TEST(RunIdentityTest, SaysWhatHasChangedAndOnlyThat) {
     if (*allowed_by == 0) continue;
     EXPECT_EQ(Refusal(before, now, {"something else"}),
               std::string(says) +
-                  "; go on with what it was, or change it by --may_change=" +
+                  "; restore the former values, or allow the change with "
+                  "--may_change=" +
                   allowed_by);
   }
   RunIdentity now = before;
@@ -75,9 +76,9 @@ TEST(RunIdentityTest, SaysWhatHasChangedAndOnlyThat) {
   now.dtype = "bfloat16";
   now.hash = 8;
   EXPECT_EQ(Refusal(before, now),
-            "--dtype was float32 and is bfloat16, the tokens were others, as "
-            "many as these; go on with what it was, or change it by "
-            "--may_change=data,dtype");
+            "--dtype was float32 and is bfloat16, the tokens differ (their "
+            "number is the same); restore the former values, or allow the "
+            "change with --may_change=data,dtype");
 }
 
 TEST(RunIdentityTest, NamesEachFieldOfTheModelThatDiffers) {
@@ -90,7 +91,7 @@ TEST(RunIdentityTest, NamesEachFieldOfTheModelThatDiffers) {
     now.model = checkpoint::FormatConfig(config);
     return Refusal(before, now, {"model", "data", "dtype"});
   };
-  const std::string end = "; go on with what it was";
+  const std::string end = "; restore the former values";
   // Shapes stay the same.
   EXPECT_EQ(refusal([](nn::LlamaConfig& c) {
               c.heads = c.kv_heads = 2;

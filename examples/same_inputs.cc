@@ -105,11 +105,10 @@ absl::Status CheckSameInputs(World& world, const TrainOptions& options,
                       comm->Exchange(own, "inputs"));
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat("ranks 0 and ", rank, " read different inputs: ", all[0],
-                     " and ", all[rank],
-                     "; give every process the same files, and no pipe to "
-                     "several"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "ranks 0 and ", rank, " read different inputs: ", all[0], " and ",
+        all[rank],
+        "; give every process the same files, and a pipe to one process only"));
   }
   return absl::OkStatus();
 }

@@ -82,7 +82,7 @@ int32_t Draw(absl::Span<const float> logits, const SampleOptions& options,
 absl::StatusOr<std::vector<int32_t>> Sample(World& world, nn::Llama& model,
                                             absl::Span<const int32_t> prompt,
                                             const SampleOptions& options) {
-  CH_CHECK(!prompt.empty()) << "a sample follows a prompt";
+  CH_CHECK(!prompt.empty()) << "Sample needs a prompt of at least one token";
   CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> all, AllRanks(world));
   const NoGrad no_grad;
   const int64_t length = static_cast<int64_t>(prompt.size()) + options.count;
@@ -92,7 +92,8 @@ absl::StatusOr<std::vector<int32_t>> Sample(World& world, nn::Llama& model,
         "a prompt and sample of ", length,
         " tokens: the rotary positions of this model depend on the length "
         "beyond ",
-        rope.original_positions, ", and what is cached has those of another"));
+        rope.original_positions,
+        ", but the cached keys have those of a shorter text"));
   }
   nn::KvCache cache(length);
   const CacheScope scope(model, cache);

@@ -59,12 +59,14 @@ absl::Status Train(World& world, const TimelineOptions& options) {
 absl::StatusOr<std::string> TraceTraining(const TimelineOptions& options) {
   constexpr int kMaxRanks = 1024;
   if (options.ranks < 1 || options.ranks > kMaxRanks) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a trace is of 1 to ", kMaxRanks, " ranks, not ", options.ranks));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the number of ranks of a trace must be 1 to ", kMaxRanks,
+                     ", not ", options.ranks));
   }
   if (options.steps < 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a trace is of 1 step or more, not ", options.steps));
+        absl::StrCat("the number of steps of a trace must be at least 1, not ",
+                     options.steps));
   }
   CH_RETURN_IF_ERROR(ConfigOf(options).Validate());
   ChromeTrace trace(options.ranks);

@@ -43,7 +43,8 @@ absl::Status AwaitBytes(int fd, const std::string& path,
     }
     if (ready == 0) {
       return absl::DeadlineExceededError(absl::StrCat(
-          "cannot read ", path, ": no byte has come, nor its end, for ",
+          "cannot read ", path,
+          ": neither a byte nor its end was received for ",
           absl::FormatDuration(timeout), "; does a program write to it?"));
     }
   }
@@ -55,11 +56,10 @@ absl::Status AppendFile(const std::string& path, absl::Duration timeout,
   // A token takes twice the size of a text byte, and both exist for a while.
   const size_t most = static_cast<size_t>(MachineMemory()) / 8;
   const auto too_long = [&] {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("cannot read ", path,
-                     ": all that is trained on is held "
-                     "in memory, here at most ",
-                     most, " bytes of text or tokens"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "cannot read ", path,
+        ": training data are held in memory, on this machine at most ", most,
+        " bytes of text or tokens"));
   };
   const auto failed = [&](const char* action) {
     const int error = errno;
@@ -131,27 +131,28 @@ absl::StatusOr<TokenFormat> FormatOf(const std::string& path,
     const uint64_t size = bytes.size() - kHeaderBytes;
     if (count * static_cast<uint64_t>(header.bits / 8) != size) {
       return absl::InvalidArgumentError(
-          absl::StrCat(path, ": the header tells of ", count, " tokens of ",
-                       header.bits, " bits, and ", size, " bytes follow it"));
+          absl::StrCat(path, ": the header declares ", count, " tokens of ",
+                       header.bits, " bits, but ", size, " bytes follow it"));
     }
     if (bits != 0 && bits != header.bits) {
       return absl::InvalidArgumentError(
-          absl::StrCat(path, ": its header says that tokens have ", header.bits,
+          absl::StrCat(path, ": its header declares tokens of ", header.bits,
                        " bits, not ", bits));
     }
     if (count == 0) {
       return absl::InvalidArgumentError(
-          absl::StrCat(path, " has a header and no tokens"));
+          absl::StrCat(path, " has a header but no tokens"));
     }
     return TokenFormat{.begin = kHeaderBytes, .bits = header.bits};
   }
   const TokenFormat format = {.bits = bits == 0 ? 16 : bits};
   if (bytes.size() % static_cast<size_t>(format.bits / 8) != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path, " has ", bytes.size(), " bytes; tokens are uint", format.bits,
-        ", so ",
-        format.bits == 16 ? "an even number is due" : "a multiple of 4 is due",
-        " (--token_bits)"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " has ", bytes.size(), " bytes; tokens are uint",
+                     format.bits, ", so ",
+                     format.bits == 16 ? "their number must be even"
+                                       : "their number must be a multiple of 4",
+                     " (--token_bits)"));
   }
   return format;
 }
@@ -196,7 +197,7 @@ absl::StatusOr<TokenSource> TokenSource::FromText(
   tokens.reserve(text.size());
   for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
   if (tokens.empty()) {
-    return absl::InvalidArgumentError("no text file was named");
+    return absl::InvalidArgumentError("no text file is named");
   }
   return TokenSource(std::move(tokens), {});
 }

@@ -146,11 +146,11 @@ TEST(TokenSourceTest, AHeaderSaysWhatFollows) {
   EXPECT_THAT(message(gpt, 32), HasSubstr("tokens have 16 bits, not 32"));
   EXPECT_THAT(
       message(Write("cut.bin", Header({20240801, 7, 2}) + Words({1})), 0),
-      HasSubstr("tells of 2 tokens of 32 bits, and 4 bytes follow it"));
+      HasSubstr("declares 2 tokens of 32 bits, but 4 bytes follow it"));
   EXPECT_THAT(message(Write("none.bin", Header({20240801, 7, 0})), 0),
               HasSubstr("no tokens"));
   EXPECT_THAT(message(Write("six.bin", "abcdef"), 32),
-              HasSubstr("a multiple of 4 is due"));
+              HasSubstr("their number must be a multiple of 4"));
   EXPECT_THAT(message(Write("big.bin", Words({1, 0x80000000})), 32),
               HasSubstr("token 1 is 2147483648"));
 }

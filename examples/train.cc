@@ -195,8 +195,8 @@ absl::Status Trainer::CompareWith(const std::string& dir, int64_t step) {
   CH_RETURN_IF_ERROR(checkpoints_.Load(values, step));
   const auto changes = before.ChangesTo(identity_, options_.may_change);
   if (!changes.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(dir, " is of another run: ", changes.status().message()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        dir, " belongs to another run: ", changes.status().message()));
   }
   for (const std::string& change : *changes) {
     report_.Note(absl::StrCat("since ", dir, " ", change));
@@ -211,8 +211,9 @@ absl::StatusOr<bool> Trainer::Resume() {
     CH_ASSIGN_OR_RETURN(from, checkpoints_.Latest());
   }
   if (!from.has_value()) {
-    report_.Note(absl::StrCat(options_.checkpoints,
-                              " holds no checkpoint yet: the run begins"));
+    report_.Note(absl::StrCat(
+        options_.checkpoints,
+        " holds no checkpoint yet: the run starts from the beginning"));
     return false;
   }
   const std::string dir =
@@ -223,27 +224,27 @@ absl::StatusOr<bool> Trainer::Resume() {
   if (step_ != *from || position_ < 0 || position_ >= identity_.tokens) {
     return absl::DataLossError(
         absl::StrCat(dir, " is of step ", step_, ", at token ", position_,
-                     " of ", identity_.tokens, ", where no run comes to"));
+                     " of ", identity_.tokens, ", which is out of range"));
   }
   if (const auto seed = static_cast<uint64_t>(seed_);
       options_.seed_is_given && options_.seed != seed) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--seed=", options_.seed, ": ", dir, " is of a run of --seed=", seed,
-        ", which goes on with its own; leave the flag out"));
+        "--seed=", options_.seed, ": ", dir, " is from a run with --seed=",
+        seed, ", which a resumed run keeps; omit the flag"));
   }
   identity_ = now;
   report_.Resume(step_);
-  report_.Note(absl::StrCat("goes on after step ", step_, " of ", dir));
+  report_.Note(absl::StrCat("resumes after step ", step_, " of ", dir));
   position_ %= tokens_.size();
   if (step_ >= options_.steps) {
     report_.Note(
-        absl::StrCat("nothing is left to train of --steps=", options_.steps));
+        absl::StrCat("no steps are left to train: --steps=", options_.steps));
   } else if (options_.resume_step.has_value()) {
     const absl::Status aside = checkpoints_.SetAsideAfter(step_);
     if (absl::IsFailedPrecondition(aside)) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("--resume_step=", step_, ": ", aside.message(),
-                       "; --resume without a step goes on from the newest"));
+      return absl::FailedPreconditionError(absl::StrCat(
+          "--resume_step=", step_, ": ", aside.message(),
+          "; --resume without --resume_step continues from the newest"));
     }
     CH_RETURN_IF_ERROR(aside);
   }
@@ -387,7 +388,7 @@ absl::Status Trainer::CheckWeights(const std::string& place) {
   if (finite) return absl::OkStatus();
   return absl::OutOfRangeError(
       absl::StrCat("the last step made weights that are not finite; ", place,
-                   " is left as it is; a smaller --lr may help"));
+                   " is not changed; a smaller --lr may help"));
 }
 
 absl::Status Trainer::PrintSample() {
@@ -435,11 +436,11 @@ void Trainer::PrintIntroduction() {
   // Nothing is known about a user's plan.
   if (const int idle = RanksWithoutHeads(options_);
       idle > 0 && options_.plan.empty()) {
-    report_.Note(absl::StrCat(
-        idle, " of ", options_.AxisSize("tp"),
-        " tp ranks compute no attention: heads stay whole, and the model has ",
-        model_.config().heads, " with ", model_.config().kv_heads,
-        " key heads"));
+    report_.Note(absl::StrCat(idle, " of ", options_.AxisSize("tp"),
+                              " tp ranks compute no attention: heads are not "
+                              "split, and the model has ",
+                              model_.config().heads, " with ",
+                              model_.config().kv_heads, " key heads"));
   }
   if (reports_ && options_.run.engine == EngineKind::kFake) {
     report_.Plan(fsdp::DescribePlan(model_, options_.verbose

@@ -147,18 +147,19 @@ absl::Status CheckOutput(const char* flag, const std::string& output,
   }
   if (!options.model_dir.empty() && IsIn(output, options.model_dir)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--", flag, "=", output, " lies in --model=", options.model_dir,
+        "--", flag, "=", output, " is in --model=", options.model_dir,
         ", which is only read"));
   }
   if (!options.save_dir.empty() && IsIn(output, options.save_dir)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--", flag, "=", output, " lies in --save=", options.save_dir,
-        ", which is put in place as a whole after training; write it beside"));
+        "--", flag, "=", output, " is in --save=", options.save_dir,
+        ", which is replaced as a whole after training; write it next to that "
+        "directory"));
   }
   if (!options.checkpoints.empty() && IsIn(output, options.checkpoints)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--", flag, "=", output, " lies in --checkpoints=", options.checkpoints,
-        ", where only checkpoints are written; write it beside"));
+        "--", flag, "=", output, " is in --checkpoints=", options.checkpoints,
+        ", which holds only checkpoints; write it next to that directory"));
   }
   return absl::OkStatus();
 }
@@ -199,11 +200,11 @@ absl::Status CheckCheckpoints(const TrainOptions& options) {
       (IsIn(dir, options.save_dir) || IsIn(options.save_dir, dir))) {
     return absl::InvalidArgumentError(
         absl::StrCat("--checkpoints=", dir, " and --save=", options.save_dir,
-                     " lie in one another; name places apart"));
+                     " contain each other; name separate directories"));
   }
   if (!options.model_dir.empty() && IsIn(dir, options.model_dir)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--checkpoints=", dir, " lies in --model=", options.model_dir,
+        "--checkpoints=", dir, " is in --model=", options.model_dir,
         ", which is only read"));
   }
   CH_ASSIGN_OR_RETURN(const std::optional<int64_t> latest,
@@ -212,8 +213,8 @@ absl::Status CheckCheckpoints(const TrainOptions& options) {
     return absl::AlreadyExistsError(absl::StrCat(
         "--checkpoints=", dir, " holds ",
         fs::path(checkpoint::StepDirectory(dir, *latest)).filename().string(),
-        " of an earlier run: --resume goes on from it; for a new run name "
-        "another directory"));
+        " of an earlier run: --resume continues it; for a new run name another "
+        "directory"));
   }
   if (options.resume_step.has_value()) {
     CH_ASSIGN_OR_RETURN(const std::vector<int64_t> steps,
@@ -234,7 +235,7 @@ absl::Status CheckVocabulary(const TrainOptions& options, int32_t token) {
   if (token < options.config.vocab) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "token ", token, " is beyond the vocabulary of ", options.config.vocab,
-      "; --vocab must be above every token"));
+      "; --vocab must be greater than every token"));
 }
 
 absl::Status CheckMemory(const TrainOptions& options, const TokenSource& tokens,
@@ -254,23 +255,22 @@ absl::Status CheckMemory(const TrainOptions& options, const TokenSource& tokens,
                            static_cast<double>(options.seq_len) *
                            (4.0 + static_cast<double>(options.config.vocab));
   const auto too_much = [&](double need) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the run needs ", FormatBytes(static_cast<int64_t>(need)),
-        " and this machine has ", FormatBytes(memory),
-        ": make the model, --global_batch or --seq_len smaller, or run one "
-        "rank of it dry with --engine=fake"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the run needs ", FormatBytes(static_cast<int64_t>(need)),
+                     " of memory, and this machine has ", FormatBytes(memory),
+                     ": reduce the model, --global_batch or --seq_len, or run "
+                     "one rank dry with --engine=fake"));
   };
   // Weights and moments exist while the sample is drawn.
   const double kept = ranks / static_cast<double>(options.world_size()) * 12.0 *
                       static_cast<double>(options.config.NumParameters());
   if (const double drawn = SampleBytes(options, prompt, ranks);
       options.sample > 0 && kept + drawn > static_cast<double>(memory)) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("--sample=", options.sample,
-                     ": keys and values of so many tokens take ",
-                     FormatBytes(static_cast<int64_t>(std::min(drawn, 9e18))),
-                     " beside the model's, and this machine has ",
-                     FormatBytes(memory), "; draw fewer"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "--sample=", options.sample, ": keys and values of these tokens take ",
+        FormatBytes(static_cast<int64_t>(std::min(drawn, 9e18))),
+        " in addition to the model, and this machine has ",
+        FormatBytes(memory), "; draw fewer"));
   }
   if (bytes > static_cast<double>(memory)) return too_much(bytes);
   // If sizes do not divide, the last rank has the least.
@@ -302,7 +302,7 @@ absl::Status CheckTraining(const TrainOptions& options,
       tokens.CountTargets(0, tokens.size()) == tokens.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--eos: none of the ", tokens.size(), " tokens is ",
-                     *options.eos, ", so that no document would end"));
+                     *options.eos, ", so no document would end"));
   }
   for (const char c : options.prompt) {
     CH_RETURN_IF_ERROR(CheckVocabulary(options, static_cast<unsigned char>(c)));
@@ -314,8 +314,8 @@ absl::Status CheckTraining(const TrainOptions& options,
   CH_RETURN_IF_ERROR(CheckMemory(options, tokens, prompt));
   if (tokens.size() > options.seq_len) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      "--seq_len=", options.seq_len, ": a row takes ", options.seq_len + 1,
-      " tokens, and the data have ", tokens.size()));
+      "--seq_len=", options.seq_len, ": a row needs ", options.seq_len + 1,
+      " tokens, but the data have ", tokens.size()));
 }
 
 absl::Status CheckEvaluation(const TrainOptions& options,
@@ -323,7 +323,7 @@ absl::Status CheckEvaluation(const TrainOptions& options,
   CH_RETURN_IF_ERROR(CheckVocabulary(options, eval.max_token()));
   if (eval.size() > options.seq_len) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      "--eval_text holds ", eval.size(), " tokens; a row takes the ",
+      "--eval_text holds ", eval.size(), " tokens; a row needs the ",
       options.seq_len, " of --seq_len and one more"));
 }
 

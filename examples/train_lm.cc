@@ -74,14 +74,13 @@ absl::Status NoteUnfinishedSaves(const TrainOptions& options) {
     found.insert(found.end(), of_steps.begin(), of_steps.end());
   }
   for (const std::string& dir : found) {
-    std::fprintf(
-        stderr,
-        "train_lm: note: %s was left by a save that did not end, or is "
-        "going on; it is not touched%s\n",
-        dir.c_str(),
-        options.checkpoints.empty()
-            ? ""
-            : " (ckpt clean removes what is not whole)");
+    std::fprintf(stderr,
+                 "train_lm: note: %s is from a save that was interrupted or is "
+                 "still running; it is not removed%s\n",
+                 dir.c_str(),
+                 options.checkpoints.empty()
+                     ? ""
+                     : " (ckpt clean removes incomplete checkpoints)");
   }
   return absl::OkStatus();
 }
@@ -93,8 +92,8 @@ absl::StatusOr<int32_t> EosOfModel(const TrainOptions& options) {
   }
   return absl::InvalidArgumentError(absl::StrCat(
       "--eos=config: the eos_token_id of ", options.model_dir, " is [",
-      absl::StrJoin(eos, ", "), "], where one token of the ",
-      options.config.vocab, " is wanted; name it by --eos=ID"));
+      absl::StrJoin(eos, ", "), "], but must be one token of the ",
+      options.config.vocab, ": set it with --eos=ID"));
 }
 
 // Detects errors that are known before any rank runs. Sets the model's config
@@ -108,11 +107,10 @@ absl::Status Prepare(TrainOptions& options, std::optional<TokenSource>& tokens,
                         checkpoint::LoadConfigFile(options.model_dir));
     options.config = std::move(file.config);
     if (rank == 0 && !file.ignored.empty()) {
-      std::fprintf(stderr,
-                   "train_lm: note: fields of %s/config.json that are not "
-                   "known are ignored: %s\n",
-                   options.model_dir.c_str(),
-                   absl::StrJoin(file.ignored, ", ").c_str());
+      std::fprintf(
+          stderr,
+          "train_lm: note: ignores unknown fields of %s/config.json: %s\n",
+          options.model_dir.c_str(), absl::StrJoin(file.ignored, ", ").c_str());
     }
     if (options.eos_of_model) {
       CH_ASSIGN_OR_RETURN(options.eos, EosOfModel(options));

@@ -203,7 +203,7 @@ class TrainLmFlagsTest(TrainLmTestCase):
         for flags, says in [
                 (["--mesh=tp:2", "--plan=" + self.path("none")], "none"),
                 (["--mesh=fsdp:2", "--plan=" + plan], "has none"),
-                (["--mesh=tp:2", "--plan="], "--plan= names nothing")]:
+                (["--mesh=tp:2", "--plan="], "--plan= is empty")]:
             run = self.run_program("--text=" + self.text, *SMALL, *flags)
             self.assertEqual(run.returncode, 1)
             self.assertIn(says, run.stderr)
@@ -247,8 +247,8 @@ class TrainLmFlagsTest(TrainLmTestCase):
         with open(base + "/config.json") as file:
             config = json.load(file)
         for more, status, says in [
-                ({"note": "ours"}, 0, base + "/config.json that are not known "
-                 "are ignored: note"),
+                ({"note": "ours"}, 0, "ignores unknown fields of " + base +
+                 "/config.json: note"),
                 ({"is_causal": False}, 1, "is_causal is false"),
                 ({"logit_scale": 2.0}, 1, "logit_scale is 2.0")]:
             with open(base + "/config.json", "w") as file:

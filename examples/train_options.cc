@@ -21,129 +21,123 @@ using GivenPath = crosshatch::GivenFlag<std::string>;
 using GivenSeed = crosshatch::GivenFlag<uint64_t>;
 
 ABSL_FLAG(std::string, mesh, "fsdp:1",
-          "The mesh as AXIS:SIZE,... of the axes replicate, fsdp and tp. The "
-          "order says which ranks are neighbours, the last axis' first; what "
-          "an axis does goes by its name.");
-ABSL_FLAG(
-    GivenPath, plan, {},
-    "A file that says how the tp axis splits the model: lines of a "
-    "pattern of modules' names, a style and its options (tp/plan_text.h). "
-    "\"print\" prints the plan that is taken without this flag, as such "
-    "a file.");
+          "The mesh as AXIS:SIZE,... with the axes replicate, fsdp and tp in "
+          "any order. Ranks along the last axis are neighbours. An axis' name "
+          "determines its use.");
+ABSL_FLAG(GivenPath, plan, {},
+          "A file with the tensor-parallel plan of the tp axis: lines with a "
+          "pattern of module names, a style and its options (tp/plan_text.h). "
+          "\"print\" prints the default plan in this format.");
 ABSL_FLAG(std::vector<std::string>, text, {},
           "Text files to train on; each byte is a token.");
 ABSL_FLAG(GivenPath, tokens, {},
           "A file of tokens to train on, little-endian integers.");
+ABSL_FLAG(int, token_bits, 0,
+          "Bits of a token of --tokens, 16 or 32. 0: as in the file's header "
+          "if it has one in llm.c's format, else 16.");
 ABSL_FLAG(
-    int, token_bits, 0,
-    "Bits of a token of --tokens, 16 or 32; 0: by the header of the file, "
-    "where it has one as llm.c writes it, else 16.");
-ABSL_FLAG(std::string, eos, "",
-          "The token that ends a document, a number, or config: the "
-          "eos_token_id of --model. With it attention stays within documents, "
-          "positions restart with each, and no loss is taken of a document's "
-          "first token.");
+    std::string, eos, "",
+    "The token that ends a document: a number, or config for the eos_token_id "
+    "of --model. If set, attention stays within documents, positions restart "
+    "in each, and a document's first token has no loss.");
 ABSL_FLAG(GivenPath, model, {},
           "A directory with a Llama model in Hugging Face's layout to start "
-          "from. Without it a new model is made of the sizes below.");
+          "from. Default: a new model with the sizes below.");
 ABSL_FLAG(GivenInt, dim, {128}, "Width of the residual stream.");
 ABSL_FLAG(GivenInt, layers, {4}, "Number of blocks.");
 ABSL_FLAG(GivenInt, heads, {4}, "Number of query heads.");
 ABSL_FLAG(GivenInt, kv_heads, {0},
-          "Number of key and value heads; 0: as many as query heads.");
+          "Number of key and value heads; 0: equal to --heads.");
 ABSL_FLAG(GivenInt, ffn, {352}, "Inner width of the MLP.");
 ABSL_FLAG(GivenInt, vocab, {256}, "Number of distinct tokens.");
-ABSL_FLAG(int64_t, global_batch, 8, "Rows of a step, over all ranks.");
+ABSL_FLAG(int64_t, global_batch, 8, "Rows per step, over all ranks.");
 ABSL_FLAG(int64_t, accumulate, 1,
-          "Micro-batches that the rows of a step are split into: their "
-          "gradients add up, so that less is held at a time.");
-ABSL_FLAG(int64_t, seq_len, 128, "Tokens of a row.");
+          "Micro-batches per step. Their gradients are accumulated, which "
+          "takes less memory.");
+ABSL_FLAG(int64_t, seq_len, 128, "Tokens per row.");
 ABSL_FLAG(int64_t, steps, 200, "Steps to train.");
-ABSL_FLAG(double, lr, 2e-3, "Learning rate, the highest of the schedule.");
+ABSL_FLAG(double, lr, 2e-3, "Peak learning rate of the schedule.");
 ABSL_FLAG(std::string, schedule, "constant",
-          "How the learning rate goes on after the warmup: constant, linear or "
-          "cosine, which end near 0 at the last step.");
+          "Learning rate after the warmup: constant, or linear or cosine decay "
+          "to nearly 0 at the last step.");
 ABSL_FLAG(int64_t, warmup, 0,
-          "Steps in which the learning rate rises to --lr.");
-ABSL_FLAG(double, beta1, 0.9, "AdamW's decay of the mean of gradients.");
-ABSL_FLAG(double, beta2, 0.95, "AdamW's decay of the mean of their squares.");
+          "Steps over which the learning rate rises to --lr.");
+ABSL_FLAG(double, beta1, 0.9, "AdamW's decay rate of the first moment.");
+ABSL_FLAG(double, beta2, 0.95, "AdamW's decay rate of the second moment.");
 ABSL_FLAG(double, eps, 1e-8, "AdamW's epsilon.");
 ABSL_FLAG(double, weight_decay, 0.1, "AdamW's decoupled weight decay.");
 ABSL_FLAG(std::string, decay, "all",
-          "What --weight_decay is for: all parameters, or matrices, which "
-          "leaves out norms, biases and the embedding.");
+          "Parameters that --weight_decay applies to: all, or matrices, which "
+          "excludes norms, biases and the embedding.");
 ABSL_FLAG(double, clip_norm, 1.0,
-          "Gradients are clipped to this global L2 norm; 0: not at all.");
+          "Maximum global L2 norm of the gradients; 0: no clipping.");
 ABSL_FLAG(GivenSeed, seed, {0},
-          "Seed of the initial weights and of --sample. A run that goes on "
-          "(--resume) keeps its own.");
+          "Seed of the initial weights and of --sample. A resumed run keeps "
+          "its seed.");
 ABSL_FLAG(std::string, dtype, "float32",
-          "Element type of compute: float32 or bfloat16. Master weights stay "
-          "float32.");
-ABSL_FLAG(bool, recompute, false,
-          "Keep the inputs of each block for backward and run its forward "
-          "again there: less memory, more time, the same bits.");
-ABSL_FLAG(bool, offload, false,
-          "Keep the shards of parameters, gradients and moments in the memory "
-          "of the host, and update them there.");
-ABSL_FLAG(std::vector<std::string>, eval_text, {},
-          "Text files to evaluate the model on: the mean loss over all whole "
-          "rows of --seq_len that they hold, after the last step and as often "
-          "as --eval_every says.");
-ABSL_FLAG(GivenInt, eval_every, {0}, "Steps from one evaluation to the next.");
+          "Element type of computations: float32 or bfloat16. Master weights "
+          "stay float32.");
 ABSL_FLAG(
-    int64_t, sample, 0,
-    "Tokens to draw from the model at the end, and to print: as text with "
-    "--text, as numbers with --tokens.");
+    bool, recompute, false,
+    "Checkpoint activations: save only the inputs of each block and run its "
+    "forward again in backward. Less memory, more time, the same bits.");
+ABSL_FLAG(bool, offload, false,
+          "Offload to the CPU: keep the shards of parameters, gradients and "
+          "moments in host memory and update them there.");
+ABSL_FLAG(std::vector<std::string>, eval_text, {},
+          "Text files to evaluate the model on, after the last step and every "
+          "--eval_every steps: the mean loss over their complete rows of "
+          "--seq_len tokens.");
+ABSL_FLAG(GivenInt, eval_every, {0},
+          "Evaluation interval, in steps; 0: only after the last step.");
+ABSL_FLAG(int64_t, sample, 0,
+          "Tokens to generate and print at the end: as text with --text, as "
+          "numbers with --tokens.");
 ABSL_FLAG(
     GivenPath, prompt, {},
-    "The text that --sample goes on from. Without it: the first 16 tokens "
-    "that are trained on.");
+    "The text that --sample continues. Default: the first 16 training tokens.");
 ABSL_FLAG(GivenDouble, temperature, {1.0},
-          "Divides the logits that --sample draws by; 0: the likeliest token.");
+          "Temperature of --sample; 0: always the most likely token.");
 ABSL_FLAG(GivenInt, top_k, {0},
-          "Let --sample draw from the likeliest so many; 0: from all.");
-ABSL_FLAG(
-    GivenPath, checkpoints, {},
-    "A directory for checkpoints of the run: model, optimizer, step, data "
-    "position and seed (the schedule follows from its flags and the "
-    "step), written where the run ends, also by SIGTERM or SIGINT (then "
-    "with status 0, unless --stop_status says another), and as often as "
-    "--save_every says.");
-ABSL_FLAG(GivenInt, save_every, {0}, "Steps from one checkpoint to the next.");
-ABSL_FLAG(GivenInt, keep, {0},
-          "How many of the newest checkpoints stay; 0: all.");
-ABSL_FLAG(bool, save_async, false, "Write checkpoints while training goes on.");
+          "Number of most likely tokens that --sample draws from; 0: all.");
+ABSL_FLAG(GivenPath, checkpoints, {},
+          "A directory for checkpoints of the run: model, optimizer, step, "
+          "data position and seed. Written every --save_every steps and when "
+          "the run ends, also by SIGTERM or SIGINT (exit status 0 unless "
+          "--stop_status is set).");
+ABSL_FLAG(GivenInt, save_every, {0},
+          "Checkpoint interval, in steps; 0: only when the run ends.");
+ABSL_FLAG(GivenInt, keep, {0}, "Number of newest checkpoints to keep; 0: all.");
+ABSL_FLAG(bool, save_async, false,
+          "Write checkpoints in the background, during training.");
 ABSL_FLAG(bool, resume, false,
-          "Continue from the newest checkpoint in --checkpoints, on whatever "
-          "mesh it was written; if there is none, begin.");
+          "Continue from the newest checkpoint in --checkpoints, which may be "
+          "from another mesh. If there is none, start from the beginning.");
 ABSL_FLAG(GivenInt, resume_step, {0},
-          "Continue from the checkpoint of this step, for one start by hand; "
-          "later ones are renamed to step-N.aside.");
+          "Continue from the checkpoint of this step; later ones are renamed "
+          "to step-N.aside. Set it for one start only.");
 ABSL_FLAG(std::vector<std::string>, may_change, {},
-          "What may differ from the run that --resume goes on with, where it "
-          "would be refused: data, dtype.");
+          "Differences from the resumed run to allow, which --resume otherwise "
+          "refuses: data, dtype.");
 ABSL_FLAG(GivenPath, metrics, {},
-          "A file to write a JSON object a step to. Where it cannot be written "
-          "any more, training goes on, and the program ends with status 1.");
-ABSL_FLAG(
-    GivenPath, report, {},
-    "An HTML file to show the run in, one page that needs nothing else: "
-    "losses, memory, what axes move, the shardings, a timeline and the "
-    "times of a step. It is there after the second step, and whole at any "
-    "time.");
+          "A file to write one JSON object per step to. If a write fails, "
+          "training continues, and the exit status is 1.");
+ABSL_FLAG(GivenPath, report, {},
+          "An HTML report of the run, one self-contained page: losses, memory, "
+          "traffic by axis, shardings, and a timeline with the times of a "
+          "step. Exists from the second step on and is replaced atomically.");
 ABSL_FLAG(GivenInt, report_every, {0},
-          "Steps from one version of --report to the next; 0: it is written "
-          "after the run's second step and its last.");
+          "Interval of --report, in steps; 0: only after the second and the "
+          "last step.");
 ABSL_FLAG(
     GivenPath, save, {},
     "A directory to save the trained model to, in Hugging Face's layout.");
 ABSL_FLAG(std::string, save_dtype, "",
-          "What --save writes weights as: float32 or bfloat16. Without it: "
-          "float32, as they are trained.");
+          "Element type of the weights that --save writes: float32 or "
+          "bfloat16. Default: float32, as in training.");
 ABSL_FLAG(bool, overwrite, false,
-          "Let --save replace the model in a directory that is not empty; all "
-          "else there stays.");
+          "Allow --save to replace the model in a directory that is not empty; "
+          "other files there are kept.");
 ABSL_FLAG(bool, verbose, false,
           "Print every rank's interval of every parameter in a dry run.");
 
@@ -212,7 +206,7 @@ absl::Status CheckFraction(const char* flag, double value) {
 absl::StatusOr<std::string> PathOf(const char* flag, const GivenPath& path) {
   if (path.is_given && path.value.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--", flag, "= names nothing"));
+        absl::StrCat("--", flag, "= is empty: name a file or directory"));
   }
   return path.value;
 }
@@ -299,7 +293,7 @@ absl::Status CheckNeeds(const TrainOptions& options) {
   for (const auto& need : needs) {
     if (!need.is_given || need.is_there) continue;
     return absl::InvalidArgumentError(absl::StrCat(
-        "--", need.flag, " is for --", need.needs, ", which is not given"));
+        "--", need.flag, " needs --", need.needs, ", which is not set"));
   }
   return absl::OkStatus();
 }
@@ -324,31 +318,30 @@ absl::Status CheckConflicts(const TrainOptions& options) {
   }
   if (options.run.engine != EngineKind::kFake && options.verbose) {
     return absl::InvalidArgumentError(
-        "--verbose is for --engine=fake, which prints the plan");
+        "--verbose needs --engine=fake, which prints the plan");
   }
   if (options.run.engine == EngineKind::kFake && !options.save_dir.empty()) {
     return absl::InvalidArgumentError(
-        "--save: --engine=fake computes nothing that could be saved");
+        "--save: --engine=fake computes no values to save");
   }
   if (options.run.engine == EngineKind::kFake && !options.checkpoints.empty()) {
     return absl::InvalidArgumentError(
-        "--checkpoints: --engine=fake computes nothing that could be saved");
+        "--checkpoints: --engine=fake computes no values to save");
   }
   if (options.run.engine == EngineKind::kFake && !options.eval_text.empty()) {
     return absl::InvalidArgumentError(
-        "--eval_text: --engine=fake computes nothing to evaluate");
+        "--eval_text: --engine=fake computes no values to evaluate");
   }
   if (options.run.engine == EngineKind::kFake && options.sample > 0) {
     return absl::InvalidArgumentError(
-        "--sample: --engine=fake computes nothing to draw from");
+        "--sample: --engine=fake computes no logits to sample from");
   }
   const bool has_tp =
       std::any_of(options.mesh.begin(), options.mesh.end(),
                   [](const MeshAxis& axis) { return axis.name == "tp"; });
   if (!options.plan.empty() && options.plan != kPrintPlan && !has_tp) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--plan=", options.plan,
-                     " says how a tp axis splits the model, and --mesh=",
+        absl::StrCat("--plan=", options.plan, " needs a tp axis, but --mesh=",
                      absl::GetFlag(FLAGS_mesh), " has none"));
   }
   return CheckNeeds(options);
@@ -358,7 +351,7 @@ absl::Status CheckNumbers(const TrainOptions& options) {
   for (const std::string& name : options.may_change) {
     if (name == "data" || name == "dtype") continue;
     return absl::InvalidArgumentError(absl::StrCat(
-        "--may_change=", name, ": names data or dtype, or both with a comma"));
+        "--may_change=", name, ": must be data, dtype or data,dtype"));
   }
   CH_RETURN_IF_ERROR(CheckAtLeast("global_batch", options.global_batch, 1));
   CH_RETURN_IF_ERROR(CheckAtLeast("seq_len", options.seq_len, 1));
@@ -366,8 +359,8 @@ absl::Status CheckNumbers(const TrainOptions& options) {
   CH_RETURN_IF_ERROR(CheckAtLeast("accumulate", options.accumulate, 1));
   if (options.accumulate > options.global_batch) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--accumulate=", options.accumulate, ": a step has the ",
-                     options.global_batch, " rows of --global_batch to split"));
+        absl::StrCat("--accumulate=", options.accumulate, ": must be at most ",
+                     options.global_batch, ", the rows of --global_batch"));
   }
   if (options.token_bits != 0 && options.token_bits != 16 &&
       options.token_bits != 32) {
@@ -379,8 +372,8 @@ absl::Status CheckNumbers(const TrainOptions& options) {
   if (options.schedule != nn::Schedule::Shape::kConstant &&
       options.warmup > options.steps) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--warmup=", options.warmup, ": the run has the ",
-                     options.steps, " steps of --steps"));
+        absl::StrCat("--warmup=", options.warmup, ": must be at most ",
+                     options.steps, ", the value of --steps"));
   }
   CH_RETURN_IF_ERROR(CheckAtLeast("eval_every", options.eval_every, 0));
   CH_RETURN_IF_ERROR(CheckAtLeast("save_every", options.save_every, 0));
@@ -429,21 +422,21 @@ std::vector<std::pair<std::string, std::string>> Settings(
       {"heads (of keys)", absl::StrCat(c.heads, " (", c.kv_heads, ")")},
       {"inner width", absl::StrCat(c.ffn)},
       {"vocabulary", absl::StrCat(c.vocab)},
-      {"rows of a step", absl::StrCat(options.global_batch)},
+      {"rows per step", absl::StrCat(options.global_batch)},
       {"micro-batches", absl::StrCat(options.accumulate)},
-      {"tokens of a row", absl::StrCat(options.seq_len)},
+      {"tokens per row", absl::StrCat(options.seq_len)},
       {"documents end with token", options.eos.has_value()
                                        ? absl::StrCat(*options.eos)
-                                       : std::string("none: rows are whole")},
+                                       : std::string("none")},
       {"steps", absl::StrCat(options.steps)},
       {"learning rate", absl::StrCat(options.lr)},
       {"warmup", absl::StrCat(options.warmup)},
       {"weight decay", absl::StrCat(options.weight_decay)},
-      {"clipped to norm", options.clip_norm > 0
-                              ? absl::StrCat(options.clip_norm)
-                              : std::string("not at all")},
-      {"plan of tp", options.plan.empty() ? "Llama's" : options.plan},
-      {"computes in", Name(options.dtype)},
+      {"maximum gradient norm", options.clip_norm > 0
+                                    ? absl::StrCat(options.clip_norm)
+                                    : std::string("none")},
+      {"tensor-parallel plan", options.plan.empty() ? "Llama's" : options.plan},
+      {"dtype of computations", Name(options.dtype)},
       {"recomputes", options.recompute ? "yes" : "no"},
       {"offloads", options.offload ? "yes" : "no"},
   };

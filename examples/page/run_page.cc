@@ -143,12 +143,12 @@ absl::StatusOr<std::string> ReadPage(const std::string& path) {
     if (errno == ENOENT) return std::string();
     return Refused(path, std::strerror(errno));
   }
-  if (!S_ISREG(info.st_mode)) return Refused(path, "is no file");
+  if (!S_ISREG(info.st_mode)) return Refused(path, "is not a file");
   CH_ASSIGN_OR_RETURN(std::string page, checkpoint::ReadFile(path));
   if (!page.empty() && page.find(kMark) == std::string::npos) {
     return Refused(path,
-                   "holds something else than a report, and is left as it is; "
-                   "name another file");
+                   "exists and does not hold a report, so it is not "
+                   "overwritten; name another file");
   }
   return page;
 }
@@ -230,10 +230,10 @@ std::string RunPage::Tiles() const {
     html += Tile(absl::StrFormat("%.3f", last_->grad_norm.value_or(0)),
                  "gradient norm");
     html += Tile(FormatCount(static_cast<int64_t>(last_->tokens_per_s)),
-                 "tokens a second");
+                 "tokens per second");
     html += Tile(absl::StrFormat("%.1f ms", last_->step_ms), "step time");
   }
-  html += Tile(FormatBytes(last_->memory.peak_total), "peak memory of a rank");
+  html += Tile(FormatBytes(last_->memory.peak_total), "peak memory per rank");
   return absl::StrCat("<div class=\"tiles\">", html, "</div>");
 }
 
@@ -242,7 +242,7 @@ std::string RunPage::Curves() const {
   Line eval = {"evaluation", 1, {}};
   Line norm = {"gradient norm", 4, {}};
   Line rate = {"learning rate", 2, {}};
-  Line speed = {"tokens a second", 5, {}};
+  Line speed = {"tokens per second", 5, {}};
   for (const SeriesPoint& p : series_.points()) {
     const auto step = static_cast<double>(p.step);
     if (p.loss.has_value()) loss.points.emplace_back(step, *p.loss);
@@ -254,7 +254,7 @@ std::string RunPage::Curves() const {
   return absl::StrCat(
       Card("Loss", LineChart({loss, eval})),
       Card("Gradient norm, before clipping", LineChart({norm})),
-      Card("Tokens a second", LineChart({speed}, {.from_zero = true})),
+      Card("Tokens per second", LineChart({speed}, {.from_zero = true})),
       Card("Learning rate", LineChart({rate}, {.from_zero = true})));
 }
 
@@ -315,8 +315,8 @@ std::string RunPage::ToHtml(State state) const {
       NameOf(state), "\">", NameOf(state), "</span></h1><p class=\"sub\">",
       Escaped(shardings_.mesh), "</p>", Tiles(), "<div class=\"cards\">",
       Curves(), Card(absl::StrCat("Memory by class", traced), memory),
-      Card("Received in a step, by axis and collective", Moved()),
-      Card("Where the parameters lie", examples::ToHtml(shardings_), true),
+      Card("Received per step, by axis and collective", Moved()),
+      Card("Shardings of the parameters", examples::ToHtml(shardings_), true),
       Card(absl::StrCat("Timeline", traced),
            timeline.empty() ? "" : absl::StrCat(timeline, kTimelineKeys), true),
       Card(absl::StrCat("Time", traced), trace_.dry ? "" : TimeTable(trace_),

@@ -122,7 +122,7 @@ TEST(RunPageTest, LeavesWhatIsNoReport) {
   const absl::Status status = RunPage::Check(path);
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("mine.html"), HasSubstr("is left as it is")));
+              AllOf(HasSubstr("mine.html"), HasSubstr("is not overwritten")));
   EXPECT_FALSE(RunPage::Open(path, 0).ok());
   EXPECT_EQ(Read(path), "<html>mine</html>");
   EXPECT_FALSE(RunPage::Check(::testing::TempDir()).ok());
