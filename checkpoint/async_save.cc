@@ -258,7 +258,7 @@ void AsyncCheckpointer::WaitUntilCopied() {
 absl::StatusOr<std::string> AsyncCheckpointer::WriteFile() {
   if (runs_at_idle_priority_) {
     absl::StatusOr<std::thread> background =
-        StartThread("the thread that trails training", [this] {
+        StartThread("the thread that waits for saves", [this] {
           UseIdlePriority();
           work_->RunInBackground().IgnoreError();
         });
@@ -286,7 +286,7 @@ void AsyncCheckpointer::Write(const std::function<absl::Status()>& then) {
         if (delivered_.has_value()) {
           return delivered_->ok()
                      ? absl::AbortedError(
-                           "the ranks have exchanged their outcomes")
+                           "the ranks have exchanged their results")
                      : delivered_->status();
         }
         // A lost peer never reports.

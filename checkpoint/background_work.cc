@@ -15,7 +15,8 @@ BackgroundWork::BackgroundWork(size_t size,
 void BackgroundWork::RunNext(Lock& lock) {
   const size_t part = next_++;
   is_running_ = true;
-  absl::Status status = absl::InternalError("a part of the work threw");
+  absl::Status status =
+      absl::InternalError("background work threw an exception");
   const absl::Cleanup end = [&] {
     lock.lock();
     is_running_ = false;

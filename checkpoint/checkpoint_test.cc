@@ -246,7 +246,7 @@ TEST(CheckpointTest, ABitThatFlippedIsFoundByWhoeverReads) {
   EXPECT_TRUE(absl::IsDataLoss(status)) << status;
   EXPECT_THAT(
       std::string(status.message()),
-      AllOf(HasSubstr("does not hold what was saved"), HasSubstr("saved as")));
+      AllOf(HasSubstr("differs from what was saved"), HasSubstr("saved as")));
   EXPECT_TRUE(LoadOn2(dir, {.verify = false})[0].ok());
 }
 
@@ -329,11 +329,11 @@ TEST(CheckpointTest, WhatDoesNotFitIsSaidByName) {
        "\"model.norm\" has shape [7], and the state's is [8]"},
       {"model.norm", Tensor(Zeros({7}, kFloat64)),
        "\"model.norm\" is f32, and the state's is f64; "},
-      {"model.norm", int64_t{1}, "\"model.norm\" is a tensor, and"},
+      {"model.norm", int64_t{1}, "\"model.norm\" is a tensor, but"},
       {"model.norm", Tensor(), "\"model.norm\" is an undefined tensor"},
-      {"data.position", 1.0, "\"data.position\" is of another type"},
+      {"data.position", 1.0, "\"data.position\" has a different type"},
       {"data.position", Tensor(Zeros({}, kInt64)),
-       "\"data.position\" is of another type"},
+       "\"data.position\" has a different type"},
       {"more", int64_t{1}, "lacks more"},
   };
   for (const auto& c : cases) {

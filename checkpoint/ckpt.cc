@@ -33,10 +33,10 @@ ABSL_FLAG(std::string, prefix, crosshatch::checkpoint::ConvertOptions().prefix,
           "convert: the prefix of the tensors' names.");
 ABSL_FLAG(std::string, new_prefix,
           crosshatch::checkpoint::ConvertOptions().new_prefix,
-          "convert: what replaces --prefix.");
+          "convert: the replacement of --prefix.");
 ABSL_FLAG(int64_t, max_file_bytes,
           crosshatch::checkpoint::ConvertOptions().max_file_bytes,
-          "convert: the largest file that is written.");
+          "convert: the maximum size of a file, in bytes.");
 ABSL_FLAG(std::string, family, "",
           "convert: name tensors as transformers does for llama, mistral, "
           "qwen2, qwen3 or phi3.");
@@ -46,17 +46,19 @@ namespace ckpt = crosshatch::checkpoint;
 namespace {
 
 constexpr char kUsage[] =
-    "looks at checkpoints and rewrites them.\n\n"
+    "Inspects, verifies, compares and rewrites checkpoints.\n"
+    "\n"
     "ckpt inspect DIR              prints the index\n"
     "ckpt verify DIR               reads all data and compares the hashes\n"
-    "ckpt diff DIR DIR             prints what differs; exits 1 if anything "
-    "does\n"
+    "ckpt diff DIR DIR             prints the differences; exits 1 if there "
+    "are any\n"
     "ckpt reshard DIR NEW --ranks=N\n"
-    "                              writes the same as files of N ranks\n"
-    "ckpt clean RUN                removes what killed saves of steps left\n"
+    "                              writes the same tensors as files of N "
+    "ranks\n"
+    "ckpt clean RUN                removes incomplete saves of steps\n"
     "ckpt convert DIR NEW [--prefix=model.] [--max_file_bytes=N]\n"
     "             [--family=FAMILY | --new_prefix=TEXT]\n"
-    "                              writes the tensors of that prefix, whole, "
+    "                              writes the whole tensors with the prefix, "
     "under\n"
     "                              their names without it";
 

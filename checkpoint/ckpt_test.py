@@ -35,7 +35,7 @@ class CkptTest(unittest.TestCase):
         out, _ = self.run_ckpt("inspect", SAMPLE)
         self.assertEqual(out, INSPECTED)
         out, _ = self.run_ckpt("verify", SAMPLE)
-        self.assertIn("holds what was saved: 3 tensors, 156 bytes", out)
+        self.assertIn("is as saved: 3 tensors, 156 bytes", out)
 
     def test_rewrites_and_compares(self):
         self.run_ckpt("reshard", SAMPLE, "new", "--ranks=3")
@@ -49,7 +49,7 @@ class CkptTest(unittest.TestCase):
                 for name in ("hf", "mistral")]
         self.assertTrue(filecmp.cmp(*both, shallow=False))
         _, err = self.run_ckpt("verify", "hf", status=1)
-        self.assertIn("is no checkpoint: it has no checkpoint.json", err)
+        self.assertIn("is not a checkpoint: it has no checkpoint.json", err)
 
     def test_a_difference_is_a_status(self):
         changed = os.path.join(self.dir, "changed")
@@ -113,7 +113,7 @@ class CkptTest(unittest.TestCase):
         _, err = self.run_ckpt("clean", "nosuch", status=1)
         self.assertRegex(err, "^ckpt: cannot list nosuch: No such file")
         _, err = self.run_ckpt("clean", SAMPLE, status=1)
-        self.assertIn("is no directory of a run: it holds no step-N", err)
+        self.assertIn("is not the directory of a run: it contains no step-N", err)
         os.makedirs(os.path.join(self.dir, "run/step-000003.saving"))
         for left in ["removed run/step-000003.saving\n", "nothing to remove\n"]:
             out, _ = self.run_ckpt("clean", "run")

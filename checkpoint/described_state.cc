@@ -161,12 +161,12 @@ absl::StatusOr<DescribedState> OnJoinedMeshes(
       const std::optional<Layout>& layout = state.tensors[t].layout;
       if (!layout.has_value() || layout->mesh() != meshes[i]) continue;
       if (!mesh.ok()) {
-        return absl::FailedPreconditionError(absl::StrCat(
-            "\"", state.tensors[t].name,
-            "\" lies on other meshes on other ranks, which are no slices of "
-            "one: ",
-            absl::StrJoin(slices, " and "), ": ",
-            std::string(mesh.status().message())));
+        return absl::FailedPreconditionError(
+            absl::StrCat("\"", state.tensors[t].name,
+                         "\" is on different meshes on different ranks, which "
+                         "are not slices of one mesh: ",
+                         absl::StrJoin(slices, " and "), ": ",
+                         std::string(mesh.status().message())));
       }
       std::vector<DimSharding> dims(layout->dims().begin(),
                                     layout->dims().end());

@@ -128,9 +128,9 @@ absl::Status ReadableFile::Read(int64_t offset, int64_t bytes,
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return SystemError(errno, "read", path_);
     if (got == 0) {
-      return absl::DataLossError(absl::StrCat(
-          path_, " has become shorter while it was read: it had ", size_,
-          " bytes, and byte ", offset, " is not there now"));
+      return absl::DataLossError(
+          absl::StrCat(path_, " was truncated while it was read: it had ",
+                       size_, " bytes, and byte ", offset, " is gone"));
     }
     next += got;
     offset += got;
@@ -209,7 +209,7 @@ absl::Status AtomicFile::Commit(bool keeps) {
     return failed(error, "close");
   }
   if (const int error = files_.Rename(saving_, path_); error != 0) {
-    return failed(error, "give its name to");
+    return failed(error, "rename the new file to");
   }
   complete_ = true;
   const std::string parent = ParentOf(path_);

@@ -135,12 +135,12 @@ void ReadWindow(FieldReader& fields, const FamilyDefaults& family,
            (config.WindowOf(i) == 0 ? "full_attention" : "sliding_attention");
   }
   if (fits) return;
-  fields.Refuse("layer_types", *types,
-                is_qwen ? "full_attention for some blocks and then, with a "
-                          "window, sliding_attention for the rest is supported"
-                        : "all blocks of this family are alike: "
-                          "sliding_attention with a sliding_window, else "
-                          "full_attention");
+  fields.Refuse(
+      "layer_types", *types,
+      is_qwen ? "full_attention for some blocks and then, with a "
+                "window, sliding_attention for the rest is supported"
+              : "all blocks of this family must be equal: sliding_attention "
+                "with a sliding_window, else full_attention");
 }
 
 /// Fields that have no effect on the numbers of a training.
@@ -188,8 +188,8 @@ std::vector<std::string> CheckUnread(FieldReader& fields) {
         [&](const char* part) { return absl::StrContains(name, part); });
     if (is_arithmetic || value.is_structured()) {
       fields.Refuse(name.c_str(), value,
-                    "no such field is known for this family, and it may change "
-                    "what the model computes; remove it if it does not");
+                    "this field is unknown for this family and may change what "
+                    "the model computes; if it does not, remove it");
     }
     ignored.push_back(name);
   });
@@ -244,8 +244,7 @@ absl::StatusOr<ConfigFile> ParseConfigFile(const std::string& text,
       type == nullptr ? &kFamilies[0] : FindFamily(*type);
   if (found == nullptr) {
     fields.Refuse("model_type", *type,
-                  absl::StrCat("the families that share Llama's shape are ",
-                               FamilyNames()));
+                  absl::StrCat("the supported families are ", FamilyNames()));
     return fields.status();
   }
   const FamilyDefaults& family = *found;

@@ -116,8 +116,8 @@ TEST(HfConfigTest, NamesTheFileAndTheField) {
       {Config(R"("rope_theta": 0)"), "rope_theta must be positive"},
       {Config(R"("tie_word_embeddings": 1)"), "tie_word_embeddings is 1"},
       {Config(R"("model_type": "gemma")"),
-       "model_type is \"gemma\", but the families that share Llama's shape are "
-       "llama, mistral, qwen2, qwen3, phi3"},
+       "model_type is \"gemma\", but the supported families are llama, "
+       "mistral, qwen2, qwen3, phi3"},
       {Config(R"("hidden_act": "gelu")"), "only \"silu\" is supported"},
       {Config(R"("attention_bias": 1)"), "attention_bias is 1"},
       {Config(R"("mlp_bias": "no")"), "mlp_bias is \"no\""},
@@ -155,7 +155,7 @@ TEST(HfConfigTest, NamesTheFileAndTheField) {
       {Config(R"("is_causal": false)"), "only true is supported"},
       {Config(R"("layer_types": ["full_attention", "sliding_attention"])"),
        "layer_types is [\"full_attention\",\"sliding_attention\"], but all "
-       "blocks of this family are alike"},
+       "blocks of this family must be equal"},
       {Config(R"("layer_types": ["full_attention"])"), "layer_types is"},
       {Config(R"("model_type": "mistral", "num_key_value_heads": 2,
                  "layer_types": ["full_attention", "full_attention"])"),
@@ -171,8 +171,9 @@ TEST(HfConfigTest, NamesTheFileAndTheField) {
                  "rope_scaling": {"rope_type": "linear", "factor": 4})"),
        "rope_parameters holds other values"},
       {Config(R"("rope_theta": 20, "rope_parameters": {"rope_theta": 12})"),
-       "rope_parameters.rope_theta is 12.0, but rope_theta beside it is 20"},
-      {Config(R"("sliding_window": 8)"), "no such field is known"},
+       "rope_parameters.rope_theta is 12.0, but the config's own rope_theta is "
+       "20"},
+      {Config(R"("sliding_window": 8)"), "this field is unknown"},
       {Config(R"("logit_scale": 0.0625)"), "logit_scale is 0.0625"},
       {Config(R"("residual_multiplier": 0.2)"), "residual_multiplier is"},
       {Config(R"("final_logit_softcapping": 30.0)"), "final_logit_softcapping"},
@@ -181,7 +182,7 @@ TEST(HfConfigTest, NamesTheFileAndTheField) {
       {Config(R"("per_layer_config": {"1": {}})"), "per_layer_config is"},
       {Config(R"("model_type": "mistral", "num_key_value_heads": 2,
                  "attention_bias": true)"),
-       "attention_bias is true, but no such field is known for this family"},
+       "attention_bias is true, but this field is unknown for this family"},
   };
   for (const auto& c : cases) {
     const absl::Status status =

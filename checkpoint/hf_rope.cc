@@ -153,7 +153,7 @@ absl::StatusOr<Rotary> ReadForm(const char* name, const Json& rope,
   Rotary rotary = {.theta = fields.Number("rope_theta", theta)};
   if (outer.Has("rope_theta") && rotary.theta != theta) {
     fields.Refuse("rope_theta", rotary.theta,
-                  absl::StrCat("rope_theta beside it is ", theta,
+                  absl::StrCat("the config's own rope_theta is ", theta,
                                "; remove the wrong one"));
   }
   fields.Expect("partial_rotary_factor", 1.0);

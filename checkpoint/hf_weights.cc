@@ -62,9 +62,9 @@ absl::StatusOr<StoredTensors> OpenIndexed(const std::string& dir,
     }
     const int index = file->Find(name);
     if (index < 0) {
-      return absl::DataLossError(absl::StrCat(file->path(), " lacks tensor \"",
-                                              name, "\", which ", index_path,
-                                              " says it holds"));
+      return absl::DataLossError(
+          absl::StrCat(file->path(), " does not contain tensor \"", name,
+                       "\", which ", index_path, " lists there"));
     }
     tensors[name] = {file, index};
   }
@@ -74,7 +74,7 @@ absl::StatusOr<StoredTensors> OpenIndexed(const std::string& dir,
       if (found == tensors.end() || found->second.file != file) {
         return absl::DataLossError(
             absl::StrCat(file->path(), " holds tensor \"", info.name,
-                         "\", which ", index_path, " does not place there"));
+                         "\", which ", index_path, " does not list there"));
       }
     }
   }

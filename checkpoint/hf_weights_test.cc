@@ -83,7 +83,8 @@ TEST_F(HfWeightsTest, SaysWhatIsWrong) {
   EXPECT_THAT(Error(), HasSubstr("x.safetensors"));
   EXPECT_TRUE(absl::IsNotFound(OpenWeights(dir_).status()));
   WriteFile("x.safetensors", {"b"});
-  EXPECT_THAT(Error(), HasSubstr("x.safetensors lacks tensor \"a\""));
+  EXPECT_THAT(Error(),
+              HasSubstr("x.safetensors does not contain tensor \"a\""));
   WriteFile("x.safetensors", {"a", "b"});
   EXPECT_THAT(Error(), HasSubstr("x.safetensors holds tensor \"b\""));
   std::ofstream(dir_ + "/model.safetensors") << "short";

@@ -72,8 +72,8 @@ absl::Status CheckCopy(const StoredTensors& stored, const std::string& copy,
   CH_ASSIGN_OR_RETURN(const bool is_copy, SameValues(a->second, b->second));
   if (is_copy) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(dir, " holds a ", copy, " that differs from ", original,
-                   ", but the model has one for both (tie_word_embeddings)"));
+      absl::StrCat(dir, " contains a ", copy, " that differs from ", original,
+                   ", but the model ties them (tie_word_embeddings)"));
 }
 
 /// Checks that files have no tensors without a parameter other than allowed
@@ -99,7 +99,8 @@ absl::Status CheckExtra(const StoredTensors& stored,
   }
   if (extra.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      dir, " holds tensors that the model lacks: ", ListNames(extra)));
+      dir,
+      " contains tensors that the model does not have: ", ListNames(extra)));
 }
 
 /// A part of a stored tensor.
@@ -180,7 +181,7 @@ struct Slice {
     }
     return absl::DataLossError(absl::StrCat(
         from.source.file->path(), ": tensor \"", from.source.info().name,
-        "\" holds values that are not finite, as ", Name(local.dtype())));
+        "\" contains values that are not finite as ", Name(local.dtype())));
   }
 };
 
@@ -210,7 +211,7 @@ absl::Status AddSlices(const MergedTensor& tensor, const StoredTensor& stored,
     Box box = WholeBox(data.sizes());
     if (data.is_distributed()) {
       CH_CHECK(!LayoutOf(data).is_partial())
-          << named.name << " holds partial sums: " << data.Describe();
+          << named.name << " is a pending sum: " << data.Describe();
       if (!MeshOf(data).coordinate().has_value()) continue;
       box = LocalBoxOf(data);
     }
@@ -242,8 +243,8 @@ absl::StatusOr<std::vector<Slice>> PlanSlices(
     CH_RETURN_IF_ERROR(AddSlices(tensor, found->second, slices));
   }
   if (!missing.empty()) {
-    return absl::NotFoundError(
-        absl::StrCat(dir, " lacks weights of the model: ", ListNames(missing)));
+    return absl::NotFoundError(absl::StrCat(
+        dir, " does not contain weights of the model: ", ListNames(missing)));
   }
   CH_RETURN_IF_ERROR(CheckExtra(stored, used, names, dir));
   return slices;

@@ -345,7 +345,7 @@ TEST_F(DamagedDirectoryTest, NamesWhatIsNotFinite) {
     EXPECT_TRUE(absl::IsDataLoss(status)) << status;
     EXPECT_THAT(std::string(status.message()),
                 HasSubstr("/model.safetensors: tensor \"model.norm.weight\" "
-                          "holds values that are not finite"));
+                          "contains values that are not finite"));
   }
 }
 
@@ -383,9 +383,9 @@ TEST(SaveTest, RanksThatLayFilesOutOtherwiseAreRefused) {
     WeightNames names;
     std::string why;
   } cases[] = {
-      {{.dtype = kBFloat16}, as_is, "place of bias"},
-      {{.most_bytes_of_a_file = 1}, as_is, "place of bias"},
-      {{}, renamed, "place of bias"},
+      {{.dtype = kBFloat16}, as_is, "location of bias"},
+      {{.most_bytes_of_a_file = 1}, as_is, "location of bias"},
+      {{}, renamed, "location of bias"},
       {{.dtype = kInt64}, as_is, "on rank 1: weights cannot be saved as"},
       {{.most_bytes_of_a_file = -1}, as_is, "on rank 1: SaveOptions::most_"},
       {{}, wrong, "on rank 1: "},

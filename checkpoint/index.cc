@@ -89,7 +89,7 @@ std::string ParseValue(const Json& json, SmallValue& value) {
   }
   if (json.is_number_integer()) {
     if (json.is_number_unsigned() && !ParseJsonCount(json).has_value()) {
-      return "it is beyond 64 bits";
+      return "it does not fit 64 bits";
     }
     value = json.get<int64_t>();
     return "";
@@ -161,20 +161,20 @@ std::string CheckHashOf(const std::string& hashed, const char* key,
   const std::string hash = HashToHex(HashText(hashed));
   if (!json.contains(key) || json[key] == hash) return "";
   return absl::StrCat(
-      what, " are not those that were saved (hash ", hash, ", saved as ",
+      what, " differ from the saved ones (hash ", hash, ", saved as ",
       json[key].dump(-1, ' ', false, Json::error_handler_t::replace), ")");
 }
 
 std::string ParseCuts(const Json& json, IndexedTensor& tensor) {
   if (!json.is_array() || json.size() != tensor.sizes.size()) {
-    return "its cuts are not one list for each dim";
+    return "its cuts are not one list per dim";
   }
   for (size_t d = 0; d < tensor.sizes.size(); ++d) {
     std::vector<int64_t> cuts;
     for (const Json& cut : json[d].is_array() ? json[d] : Json::array()) {
       const std::optional<int64_t> parsed = ParseJsonCount(cut);
       if (!parsed.has_value() || (!cuts.empty() && *parsed <= cuts.back())) {
-        return absl::StrCat("its cuts of dim ", d, " do not ascend");
+        return absl::StrCat("its cuts of dim ", d, " are not ascending");
       }
       cuts.push_back(*parsed);
     }
@@ -194,18 +194,17 @@ std::string ParseCells(const Json& json, size_t num_files,
     // Beyond the size of any list, the product stays so or becomes 0.
     if (__builtin_mul_overflow(cells, static_cast<int64_t>(cuts.size()) - 1,
                                &cells)) {
-      return "its cuts make more cells than can be";
+      return "its cuts make too many cells";
     }
   }
   if (!json.is_array() || static_cast<int64_t>(json.size()) != cells) {
-    return absl::StrCat("its files are not one for each of its ", cells,
+    return absl::StrCat("its files are not one per cell, of its ", cells,
                         " cells");
   }
   for (const Json& file : json) {
     const std::optional<int64_t> parsed = ParseJsonCount(file);
     if (!parsed.has_value() || *parsed >= static_cast<int64_t>(num_files)) {
-      return absl::StrCat("a cell lies in file ", file.dump(), " of ",
-                          num_files);
+      return absl::StrCat("a cell is in file ", file.dump(), " of ", num_files);
     }
     tensor.files.push_back(static_cast<int>(*parsed));
   }
@@ -231,7 +230,7 @@ std::string ParseTensor(const Json& json, size_t num_files,
           : std::nullopt;
   if (!dtype.has_value()) {
     return absl::StrCat("its dtype ", json["dtype"].dump(),
-                        " is none of this library's");
+                        " is not supported");
   }
   tensor.dtype = *dtype;
   if (!json["shape"].is_array()) return "its shape is not a list of sizes";
@@ -241,7 +240,7 @@ std::string ParseTensor(const Json& json, size_t num_files,
     tensor.sizes.push_back(*parsed);
   }
   if (!CheckedBytes(tensor.sizes, tensor.dtype).has_value()) {
-    return "its size is beyond 64 bits";
+    return "its size does not fit 64 bits";
   }
   std::string wrong = ParseCuts(json["cuts"], tensor);
   if (wrong.empty()) wrong = ParseCells(json["files"], num_files, tensor);
@@ -268,7 +267,7 @@ std::string ParseHead(const Json& json, CheckpointIndex& index) {
   const std::optional<int64_t> ranks =
       json.contains("ranks") ? ParseJsonCount(json["ranks"]) : std::nullopt;
   if (ranks.value_or(0) < 1 || *ranks > std::numeric_limits<int>::max()) {
-    return "its ranks are not a number from 1 on";
+    return "its ranks are not a number of at least 1";
   }
   index.ranks = static_cast<int>(*ranks);
   for (const char* key : {"values", "tensors"}) {
@@ -287,8 +286,7 @@ std::string ParseHead(const Json& json, CheckpointIndex& index) {
       return absl::StrCat(
           "its file ",
           file.dump(-1, ' ', false, Json::error_handler_t::replace),
-          " is not called state-00001-of-00002.safetensors or "
-          "alike");
+          " does not have a name like state-00001-of-00002.safetensors");
     }
     index.files.push_back(file.get<std::string>());
     if (!names.insert(index.files.back()).second) {
@@ -377,9 +375,9 @@ int64_t CheckpointIndex::bytes() const {
 absl::StatusOr<std::string> FormatIndex(const CheckpointIndex& index) {
   for (const std::string& name : index.Names()) {
     if (!IsJsonText(name)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the name \"", absl::CHexEscape(name),
-                       "\" of a state is not UTF-8, as an index needs it"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the name \"", absl::CHexEscape(name),
+          "\" in the state is not UTF-8, which an index requires"));
     }
   }
   const std::string hashed = FormatHashed(index);
@@ -441,7 +439,7 @@ absl::StatusOr<CheckpointIndex> ReadIndex(const std::string& dir) {
   const absl::StatusOr<std::string> text = ReadFile(path);
   if (absl::IsNotFound(text.status())) {
     return absl::NotFoundError(
-        absl::StrCat(dir, " is no checkpoint: it has no ", kIndexFile));
+        absl::StrCat(dir, " is not a checkpoint: it has no ", kIndexFile));
   }
   CH_RETURN_IF_ERROR(text.status());
   return ParseIndex(*text, path);

@@ -146,30 +146,33 @@ const Wrong kWrong[] = {
     {"\"format\"", "\"formal\"", "its format is not"},
     {"crosshatch.checkpoint", "other", "its format is not"},
     {"\"version\": 1", "\"version\": \"1\"", "it has no version"},
-    {"\"ranks\": 4", "\"ranks\": 0", "its ranks are not a number from 1 on"},
+    {"\"ranks\": 4", "\"ranks\": 0",
+     "its ranks are not a number of at least 1"},
     {"\"ranks\": 4", "\"ranks\": 4294967297", "its ranks are not"},
     {"\"ranks\": 4", "\"ranks\": 4, \"more\": 1", "unknown field \"more\""},
     {"\"values\": {", "\"values\": [", "is not JSON"},
     {"state-00002-of-00002", "state-00001-of-00002", "twice"},
-    {"state-00002-of-00002", "../state-00002-of-00002", "is not called"},
-    {"\"state-00002-of-00002.safetensors\"", "7", "is not called"},
+    {"state-00002-of-00002", "../state-00002-of-00002", "does not have a name"},
+    {"\"state-00002-of-00002.safetensors\"", "7", "does not have a name"},
     {"4096", "4.5", "value \"data.position\": it is neither"},
-    {"4096", "18446744073709551615", "beyond 64 bits"},
+    {"4096", "18446744073709551615", "does not fit 64 bits"},
     {"4096", "null", "it is neither"},
     {"\"0.10000000000000001\"", "\"0.1 \\u0000\"", "it is neither"},
     {"\"double\"", "\"base64\"", "it is neither"},
-    {"4096", "4097", "its contents are not those that were saved (hash "},
+    {"4096", "4097", "its contents differ from the saved ones (hash "},
     {"0.10000000000000001", "0.10000000000000002",
-     "its contents are not those"},
-    {"as \\\"it", "as \\\"at", "its contents are not those"},
-    {"\"note\"", "\"mote\"", "its contents are not those"},
-    {",\n\"note\": \"as \\\"it\\\" was\"", "", "its contents are not those"},
+     "its contents differ from the saved"},
+    {"as \\\"it", "as \\\"at", "its contents differ from the saved"},
+    {"\"note\"", "\"mote\"", "its contents differ from the saved"},
+    {",\n\"note\": \"as \\\"it\\\" was\"", "",
+     "its contents differ from the saved"},
     {"\"index_hash\": \"", "\"index_hash\": \"0", "its contents are not"},
-    {"\"model.w\"", "\"model.v\"", "its contents are not those"},
-    {"[0, 3, 5]", "[0, 2, 5]", "its contents are not those"},
-    {"[0, 1]", "[1, 0]", "its contents are not those"},
-    {"\"ranks\": 4", "\"ranks\": 5", "its contents are not those"},
-    {"00000000000000ff", "00000000000000fe", "its contents are not those"},
+    {"\"model.w\"", "\"model.v\"", "its contents differ from the saved"},
+    {"[0, 3, 5]", "[0, 2, 5]", "its contents differ from the saved"},
+    {"[0, 1]", "[1, 0]", "its contents differ from the saved"},
+    {"\"ranks\": 4", "\"ranks\": 5", "its contents differ from the saved"},
+    {"00000000000000ff", "00000000000000fe",
+     "its contents differ from the saved"},
     {"\"note\"", "\"step\"", "\"step\" is a tensor and a value"},
     {"\"note\"", "\"data.position\"", "names \"data.position\" twice"},
     {"\"note\"", "\"\"", "a value has no name"},
@@ -177,18 +180,18 @@ const Wrong kWrong[] = {
     {"\"F32\"", "\"F31\"", "tensor \"model.w\": its dtype"},
     {"\"F32\"", "32", "its dtype"},
     {"[5, 4]", "[5, -4]", "its shape is not a list of sizes"},
-    {"[5, 4]", "[5, 4, 1]", "its cuts are not one list for each dim"},
+    {"[5, 4]", "[5, 4, 1]", "its cuts are not one list per dim"},
     {"[5, 4]", "[6, 4]", "its cuts of dim 0 do not go from 0 to 6"},
-    {"[5, 4]", "[4611686018427387904, 4]", "beyond 64 bits"},
+    {"[5, 4]", "[4611686018427387904, 4]", "does not fit 64 bits"},
     {"[0, 3, 5]", "[1, 3, 5]", "do not go from 0"},
-    {"[0, 3, 5]", "[0, 3, 3, 5]", "its cuts of dim 0 do not ascend"},
-    {"[0, 3, 5]", "[0, 6, 5]", "do not ascend"},
+    {"[0, 3, 5]", "[0, 3, 3, 5]", "its cuts of dim 0 are not ascending"},
+    {"[0, 3, 5]", "[0, 6, 5]", "are not ascending"},
     {"[0, 3, 5]", "[]", "do not go from 0"},
     {"[0, 3, 5]", "7", "do not go from 0"},
-    {"[0, 1]", "[0]", "not one for each of its 2 cells"},
-    {"[0, 1]", "[0, 1, 1]", "not one for each of its 2 cells"},
-    {"[0, 1]", "[0, 2]", "a cell lies in file 2 of 2"},
-    {"[0, 1]", "[0, -1]", "a cell lies in file -1"},
+    {"[0, 1]", "[0]", "not one per cell, of its 2 cells"},
+    {"[0, 1]", "[0, 1, 1]", "not one per cell, of its 2 cells"},
+    {"[0, 1]", "[0, 2]", "a cell is in file 2 of 2"},
+    {"[0, 1]", "[0, -1]", "a cell is in file -1"},
     {"00000000000000ff", "ff", "its hash is not 16 hexadecimal digits"},
     {"\"hash\"", "\"hush\"", "unknown field \"hush\""},
     {", \"cuts\": []", "", "it has no cuts"},
@@ -219,7 +222,7 @@ TEST(IndexTest, ReadsWhatOlderVersionsWrote) {
   EXPECT_TRUE(ParseIndex(text, "it").ok());
   text.replace(text.find("4096"), 4, "4097");
   EXPECT_THAT(std::string(ParseIndex(text, "it").status().message()),
-              HasSubstr("its values are not those that were saved (hash "));
+              HasSubstr("its values differ from the saved ones (hash "));
 }
 
 // Flips each bit of the file: what can still be read equals the original.
@@ -255,7 +258,7 @@ TEST(IndexTest, ADirectoryWithoutAnIndexIsNoCheckpoint) {
   EXPECT_TRUE(absl::IsNotFound(status)) << status;
   EXPECT_THAT(
       std::string(status.message()),
-      HasSubstr("no_index is no checkpoint: it has no checkpoint.json"));
+      HasSubstr("no_index is not a checkpoint: it has no checkpoint.json"));
 }
 
 }  // namespace

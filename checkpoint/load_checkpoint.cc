@@ -135,7 +135,7 @@ absl::Status Loader::Open() {
     return absl::FailedPreconditionError(
         absl::StrCat("ranks ", comm_.world_ranks()[0], " and ",
                      comm_.world_ranks()[i], " find different checkpoints in ",
-                     dir_, ": is it a directory that their machines share?"));
+                     dir_, ": use a directory that all machines share"));
   }
   return absl::OkStatus();
 }
@@ -159,13 +159,16 @@ absl::Status Loader::CheckNames(const nn::StateDict& state, bool allows_missing,
   if (!missing.empty() && !allows_missing) {
     return absl::NotFoundError(absl::StrCat(
         dir_, " lacks ", ListNames(missing),
-        extra.empty() ? ""
-                      : absl::StrCat(", and holds what the state lacks: ",
-                                     ListNames(extra))));
+        extra.empty()
+            ? ""
+            : absl::StrCat(
+                  ", and contains entries that the state does not have: ",
+                  ListNames(extra))));
   }
   if (!extra.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(dir_, " holds what the state lacks: ", ListNames(extra)));
+    return absl::InvalidArgumentError(absl::StrCat(
+        dir_,
+        " contains entries that the state does not have: ", ListNames(extra)));
   }
   return absl::OkStatus();
 }
@@ -183,7 +186,7 @@ absl::Status Loader::Fits(const IndexedTensor& stored,
   return absl::InvalidArgumentError(absl::StrCat(
       dir_, ": \"", spec.name, "\" is ", Name(stored.dtype),
       ", and the state's is ", Name(spec.dtype),
-      could ? "; LoadCheckpointOptions::convert_dtype converts" : ""));
+      could ? "; set LoadCheckpointOptions::convert_dtype to convert it" : ""));
 }
 
 absl::Status Loader::IsInWorld(const TensorSpec& spec) const {
@@ -193,8 +196,8 @@ absl::Status Loader::IsInWorld(const TensorSpec& spec) const {
   for (const int rank : spec.layout->mesh().ranks()) {
     if (std::binary_search(ranks.begin(), ranks.end(), rank)) continue;
     return absl::InvalidArgumentError(absl::StrCat(
-        dir_, ": \"", spec.name, "\" lies on ", spec.layout->mesh().ToString(),
-        ", whose rank ", rank, " is none of the world that loads it (ranks ",
+        dir_, ": \"", spec.name, "\" is on ", spec.layout->mesh().ToString(),
+        ", whose rank ", rank, " is not in the world that loads it (ranks ",
         absl::StrJoin(ranks, ", "), ")"));
   }
   return absl::OkStatus();
@@ -212,9 +215,8 @@ absl::StatusOr<std::vector<Part>> Loader::PlanParts(
     if (options_.verify && !stored->hash.has_value()) {
       return absl::FailedPreconditionError(absl::StrCat(
           dir_,
-          " has no hashes: its save did not come to its end, though all "
-          "files may be complete; LoadCheckpointOptions::verify = false loads "
-          "it"));
+          " has no hashes: its save did not finish, though all files may be "
+          "complete; set LoadCheckpointOptions::verify = false to load it"));
     }
     Part part{.stored = stored, .spec = &spec};
     const Tensor& data = described.data[i];
@@ -223,9 +225,9 @@ absl::StatusOr<std::vector<Part>> Loader::PlanParts(
     if (!data.is_distributed() || MeshOf(data).coordinate().has_value()) {
       part.local = WritableLocalTensor(data, "a load of a checkpoint");
       if (!part.local.is_contiguous()) {
-        return absl::FailedPreconditionError(absl::StrCat(
-            "\"", spec.name, "\" cannot be read into: its memory (",
-            part.local.Describe(), ") is not contiguous"));
+        return absl::FailedPreconditionError(
+            absl::StrCat("\"", spec.name, "\" cannot be loaded: its memory (",
+                         part.local.Describe(), ") is not contiguous"));
       }
     }
     parts.push_back(std::move(part));
@@ -293,7 +295,7 @@ absl::Status Loader::Verify(absl::Span<const Part> parts) {
       if (owner == rank) sum += hashes.at(rank);
       if (owner >= 0 && hashes.at(rank) != hashes.at(owner)) {
         wrong.push_back(absl::StrCat("\"", stored.name, "\" (rank ", rank,
-                                     " read other values than rank ", owner,
+                                     " read different values than rank ", owner,
                                      ")"));
       }
     }
@@ -303,7 +305,7 @@ absl::Status Loader::Verify(absl::Span<const Part> parts) {
   }
   if (wrong.empty()) return absl::OkStatus();
   return absl::DataLossError(
-      absl::StrCat(dir_, " does not hold what was saved: ", ListNames(wrong)));
+      absl::StrCat(dir_, " differs from what was saved: ", ListNames(wrong)));
 }
 
 absl::Status Loader::FillValues(nn::StateDict& state) const {
@@ -315,16 +317,15 @@ absl::Status Loader::FillValues(nn::StateDict& state) const {
     if (filled.index() != entry->index()) {
       return absl::InvalidArgumentError(
           absl::StrCat(dir_, ": the value \"", name,
-                       "\" is of another type than the state's"));
+                       "\" has a different type in the state"));
     }
     *entry = std::move(filled);
   }
   for (const auto& [name, entry] : state.entries()) {
     if (std::holds_alternative<Tensor>(entry)) continue;
     if (index_.Find(name) == nullptr) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(dir_, ": \"", name,
-                     "\" is a tensor, and the state's is a small value"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        dir_, ": \"", name, "\" is a tensor, but a value in the state"));
   }
   return absl::OkStatus();
 }

@@ -41,10 +41,10 @@ absl::Status DataFiles::Open(const IndexedTensor& tensor,
       absl::StatusOr<std::shared_ptr<const SafetensorsFile>> opened =
           SafetensorsFile::Open(path);
       if (absl::IsNotFound(opened.status())) {
-        return absl::DataLossError(absl::StrCat(
-            path, " is missing, which ", kIndexFile,
-            " names: the checkpoint was copied in part, or its save did not "
-            "come to its end"));
+        return absl::DataLossError(
+            absl::StrCat(path, " is missing, which ", kIndexFile,
+                         " lists: the checkpoint was copied incompletely, or "
+                         "its save did not finish"));
       }
       if (!opened.ok()) return opened.status();
       file = *std::move(opened);
@@ -54,14 +54,14 @@ absl::Status DataFiles::Open(const IndexedTensor& tensor,
     const int index = file->Find(name);
     if (index < 0) {
       return absl::DataLossError(absl::StrCat(
-          path, " lacks \"", name, "\", which ", kIndexFile, " says it holds"));
+          path, " lacks \"", name, "\", which ", kIndexFile, " lists there"));
     }
     const TensorInfo& info = file->tensors()[static_cast<size_t>(index)];
     const Shape& sizes = tensor.CellBox(part.cell).sizes;
     if (info.dtype != tensor.dtype || info.sizes != sizes) {
       return absl::DataLossError(absl::StrCat(
           path, " holds \"", name, "\" as ", SafetensorsName(info.dtype),
-          ToString(info.sizes), ", and ", kIndexFile, " says that it is ",
+          ToString(info.sizes), ", and ", kIndexFile, " lists it as ",
           SafetensorsName(tensor.dtype), ToString(sizes)));
     }
   }

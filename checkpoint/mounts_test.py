@@ -134,7 +134,7 @@ class MountsTest(mount_namespace.MountingTestCase):
         self.mount_file(self.path("source"), notes)
         said = self.save(run_dir, 2)
         # It could not be moved to the new directory, so no save begins.
-        self.assertIn(notes + " is a mount point, which cannot move", said)
+        self.assertIn(notes + " is a mount point, which cannot be moved", said)
         self.assertEqual(self.version(run_dir), 1)
         self.assertEqual(sorted(os.listdir(self.root)), ["run", "source"])
         with open(notes) as file:

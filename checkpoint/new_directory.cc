@@ -47,7 +47,7 @@ bool IsRenameUnknown(int error) { return error == EINVAL || error == ENOSYS; }
 absl::StatusOr<std::string> Normalized(const std::string& path,
                                        FileSystem& files) {
   if (path.empty()) {
-    return absl::InvalidArgumentError("\"\" names no directory to write");
+    return absl::InvalidArgumentError("\"\" is not a directory name");
   }
   std::error_code error;
   fs::path normal = fs::weakly_canonical(fs::absolute(path, error), error);
@@ -107,7 +107,7 @@ class Trial {
     const char* reason = "";
     if (error == EBUSY) reason = ", a mount point or in use";
     if (error == EXDEV) {
-      reason = ", which lies in a lower layer of an overlay";
+      reason = ", which is in a lower layer of an overlay file system";
     }
     return absl::ErrnoToStatus(
         error, absl::StrCat("cannot replace or move ", path, reason));
@@ -136,10 +136,11 @@ absl::Status CheckEntries(const std::string& path,
       return SystemError(error, "examine", entry);
     }
     if (info.is_mount) {
-      return MountError(path, absl::StrCat(entry,
-                                           " is a mount point, which "
-                                           "cannot move to a new "
-                                           "directory"));
+      return MountError(
+          path,
+          absl::StrCat(
+              entry,
+              " is a mount point, which cannot be moved to a new directory"));
     }
     if (!info.is_directory()) continue;
     if (kind(name)) {
@@ -199,9 +200,7 @@ absl::Status CheckPlace(const std::string& path, bool overwrite,
   }
   if (!names.empty() && !overwrite) {
     return absl::AlreadyExistsError(absl::StrCat(
-        path,
-        " exists and is not empty; it is replaced only when overwriting "
-        "is asked for"));
+        path, " exists and is not empty; set overwrite to replace it"));
   }
   if (!names.empty()) {
     if (const int failed = files.CheckWritable(path); failed != 0) {
@@ -367,8 +366,8 @@ std::string NewDirectory::Add(const std::string& name) {
 absl::Status NewDirectory::Explain(const absl::Status& error) const {
   if (error.ok() || !keeps_) return error;
   return absl::Status(error.code(),
-                      absl::StrCat(error.message(), "; what was written for ",
-                                   path_, " lies in ", partial_));
+                      absl::StrCat(error.message(), "; the files written for ",
+                                   path_, " are in ", partial_));
 }
 
 absl::Status NewDirectory::Commit() {
@@ -381,13 +380,12 @@ absl::Status NewDirectory::Commit() {
   const std::string parent = ParentOf(path_);
   if (const int error = files_.SyncDirectory(parent); error != 0) {
     return absl::ErrnoToStatus(
-        error,
-        absl::StrCat(path_, " is saved",
-                     old_.empty() ? ""
-                                  : absl::StrCat(" and what was there before "
-                                                 "lies in ",
-                                                 old_),
-                     ", but cannot flush ", parent));
+        error, absl::StrCat(
+                   path_, " is saved",
+                   old_.empty()
+                       ? ""
+                       : absl::StrCat(" and its former contents are in ", old_),
+                   ", but cannot flush ", parent));
   }
   return replaces_ ? EmptyOldDirectory() : absl::OkStatus();
 }
@@ -399,17 +397,17 @@ absl::Status NewDirectory::RenameToTarget() {
   if (error == 0) return absl::OkStatus();
   if (error == EEXIST || error == ENOTEMPTY) {
     return Explain(absl::AlreadyExistsError(absl::StrCat(
-        path_, " was written by another while this save was going on")));
+        path_, " was written by another process during this save")));
   }
   return Explain(SystemError(error, "rename " + partial_ + " to", path_));
 }
 
 absl::Status NewDirectory::ExchangeWithTarget() {
   const auto changed = [this] {
-    return Explain(absl::AbortedError(absl::StrCat(
-        path_,
-        " was replaced by another while this save was going on, and is "
-        "left as it is")));
+    return Explain(absl::AbortedError(
+        absl::StrCat(path_,
+                     " was replaced by another process during this save and is "
+                     "not changed")));
   };
   FileInfo now;
   if (const int error = files_.Examine(path_, now); error != 0) {
@@ -428,8 +426,8 @@ absl::Status NewDirectory::ExchangeWithTarget() {
   if (const int back = files_.Exchange(partial_, path_); back != 0) {
     return absl::AbortedError(
         absl::StrCat(path_,
-                     " is saved, but took the place of what another "
-                     "had put there meanwhile, which lies in ",
+                     " is saved, but replaced a directory that another process "
+                     "had written meanwhile, which is now in ",
                      old_));
   }
   old_.clear();
@@ -457,8 +455,9 @@ absl::Status NewDirectory::ExchangeByTwoRenames() {
       Explain(SystemError(failed, "rename " + partial_ + " to", path_));
   if (RenameToFree(files_, aside, path_) == 0) return status;
   return absl::Status(
-      status.code(), absl::StrCat(status.message(), ", and what was at ", path_,
-                                  " before lies in ", aside));
+      status.code(),
+      absl::StrCat(status.message(), ", and the former contents of ", path_,
+                   " are in ", aside));
 }
 
 std::string NewDirectory::MoveOrDelete(const std::string& name) {
@@ -473,23 +472,23 @@ std::string NewDirectory::MoveOrDelete(const std::string& name) {
     }
     if (!now.IsSame(known->info) || now.size != known->info.size ||
         now.modified_ns != known->info.modified_ns) {
-      return "it was written while this save was going on";
+      return "it was written during this save";
     }
     const int error = files_.RemoveFile(from);
     return error == 0 ? "" : std::strerror(error);
   }
   const int error = RenameToFree(files_, from, absl::StrCat(path_, "/", name));
-  if (error == EEXIST) return "what was saved has a file of that name";
+  if (error == EEXIST) return "the new checkpoint has a file of that name";
   return error == 0 ? "" : std::strerror(error);
 }
 
 absl::Status NewDirectory::EmptyOldDirectory() {
   const auto incomplete = [this](const std::string& why) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        path_,
-        " is saved, but not all that was there before could be moved "
-        "over or deleted; the rest lies in ",
-        old_, ": ", why));
+    return absl::FailedPreconditionError(
+        absl::StrCat(path_,
+                     " is saved, but some of its former contents could not be "
+                     "moved or deleted; they are in ",
+                     old_, ": ", why));
   };
   std::vector<std::string> names;
   if (const int error = files_.List(old_, names); error != 0) {

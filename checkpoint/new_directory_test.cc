@@ -88,7 +88,7 @@ TEST_F(NewDirectoryTest, IsWrittenBesideWhereThePlaceIsRefused) {
     EXPECT_THAT(std::string(status.message()),
                 HasSubstr(std::string(refusal.message())));
     EXPECT_THAT(std::string(status.message()),
-                HasSubstr("lies in " + Path(c.partial)));
+                HasSubstr("are in " + Path(c.partial)));
     directory->reset();
     EXPECT_EQ(Read(Path(c.partial) + "/config.json"), "{}");
   }
@@ -214,7 +214,7 @@ TEST_F(NewDirectoryTest, FindsBeforehandWhatTheEndWouldMeet) {
       {"model", "", "model", EBUSY, "a mount point or in use"},
       {"empty", "", "empty", EBUSY, "a mount point or in use"},
       {"model", "", "model", EXDEV, "a lower layer of an overlay"},
-      {"model", "", "model/data", EXDEV, "model/data, which lies in a lower"},
+      {"model", "", "model/data", EXDEV, "model/data, which is in a lower"},
       {"model", "", "model", EPERM, "Operation not permitted"},
       {"link", "", "", 0, "is a link to"},
       {"link/model", "", "", 0, "is a link to"},
@@ -256,7 +256,7 @@ TEST_F(NewDirectoryTest, OfTwoSaversTheSecondIsRefused) {
     const absl::Status status = (*second)->Commit();
     EXPECT_FALSE(status.ok());
     const std::string where = (*second)->partial_path();
-    EXPECT_THAT(std::string(status.message()), HasSubstr("lies in " + where));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("are in " + where));
     first->reset();
     second->reset();
     EXPECT_EQ(Read(Path("model/model.safetensors")), "first");

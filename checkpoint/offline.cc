@@ -107,7 +107,7 @@ absl::Status CheckHash(const std::string& dir, const IndexedTensor& tensor,
                        uint64_t hash) {
   if (!tensor.hash.has_value() || *tensor.hash == hash) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(
-      dir, ": \"", tensor.name, "\" does not hold what was saved (hash ",
+      dir, ": \"", tensor.name, "\" differs from what was saved (hash ",
       HashToHex(hash), ", saved as ", HashToHex(*tensor.hash), ")"));
 }
 
@@ -184,7 +184,7 @@ absl::StatusOr<StoredName> ConvertedName(const std::string& name,
   if (stored.transposed) {
     return absl::InvalidArgumentError(absl::StrCat(
         "\"", name, "\" would have to be transposed to be \"", stored.name,
-        "\", which is not done without a model; SaveWeights does it"));
+        "\", which needs the model; use SaveWeights"));
   }
   return stored;
 }
@@ -242,7 +242,7 @@ absl::Status Stack(Converted& tensor) {
       return absl::InvalidArgumentError(absl::StrCat(
           "\"", tensor.parts[0]->name, "\" (", ShapeText(*tensor.parts[0]),
           ") and \"", part->name, "\" (", ShapeText(*part),
-          ") cannot lie in one tensor, \"", info.name, "\""));
+          ") cannot be merged into one tensor, \"", info.name, "\""));
     }
     info.sizes[0] += part->sizes[0];
   }
@@ -332,13 +332,13 @@ absl::StatusOr<std::string> Verify(const std::string& dir) {
   }
   if (!wrong.empty()) return absl::DataLossError(absl::StrJoin(wrong, "\n"));
   if (!has_hashes) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        dir,
-        " is complete, but has no hashes to compare its content with: its "
-        "save did not come to its end"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(dir,
+                     " is complete, but has no hashes to verify its contents: "
+                     "its save did not finish"));
   }
-  return absl::StrCat(dir, " holds what was saved: ", index.tensors.size(),
-                      " tensors, ", index.bytes(), " bytes\n");
+  return absl::StrCat(dir, " is as saved: ", index.tensors.size(), " tensors, ",
+                      index.bytes(), " bytes\n");
 }
 
 absl::StatusOr<std::string> Diff(const std::string& a, const std::string& b) {
@@ -380,7 +380,7 @@ absl::Status Reshard(const std::string& from, const std::string& to, int ranks,
                      FileSystem& files) {
   if (ranks < 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a checkpoint of ", ranks, " ranks; at least 1"));
+        absl::StrCat("the number of ranks is ", ranks, ", must be at least 1"));
   }
   CH_ASSIGN_OR_RETURN(const std::unique_ptr<Source> source, Source::Open(from));
   CH_ASSIGN_OR_RETURN(const MeshLayout mesh,

@@ -84,8 +84,7 @@ TEST(OfflineTest, InspectsByTheIndexAlone) {
 
 TEST(OfflineTest, VerifiesEveryFile) {
   const std::string dir = Save("verified");
-  EXPECT_EQ(Verify(dir).value(),
-            dir + " holds what was saved: 4 tensors, 196 bytes\n");
+  EXPECT_EQ(Verify(dir).value(), dir + " is as saved: 4 tensors, 196 bytes\n");
   FlipLastByte(dir + "/" + DataFileName(1, 4));
   fs::remove(dir + "/" + DataFileName(3, 4));
   const absl::Status status = Verify(dir).status();
@@ -96,7 +95,7 @@ TEST(OfflineTest, VerifiesEveryFile) {
   fs::copy(Save("verified_other") + "/" + DataFileName(3, 4), dir);
   FlipLastByte(dir + "/" + DataFileName(1, 4));
   EXPECT_THAT(std::string(Verify(dir).status().message()),
-              HasSubstr("\" does not hold what was saved (hash "));
+              HasSubstr("\" differs from what was saved (hash "));
 }
 
 TEST(OfflineTest, TellsDifferences) {
@@ -251,12 +250,11 @@ TEST(OfflineTest, ConvertsByTheNamesOfAFamily) {
   EXPECT_EQ(refusal({{"model.layers.0.mlp.gate_proj.weight", {4, 2}}}, phi3),
             "a part of \"model.layers.0.mlp.gate_up_proj.weight\" is not in "
             "the checkpoint");
-  EXPECT_THAT(
-      refusal({{at + "q_proj.weight", {5, 2}},
-               {at + "k_proj.weight", {3, 4}},
-               {at + "v_proj.weight", {3, 2}}},
-              phi3),
-      HasSubstr("k_proj.weight\" (f32[3, 4]) cannot lie in one tensor"));
+  EXPECT_THAT(refusal({{at + "q_proj.weight", {5, 2}},
+                       {at + "k_proj.weight", {3, 4}},
+                       {at + "v_proj.weight", {3, 2}}},
+                      phi3),
+              HasSubstr("k_proj.weight\" (f32[3, 4]) cannot be merged"));
   EXPECT_THAT(
       refusal({{"model.a", {2}}, {"model.b", {2}}},
               {.names = WeightNames{.rules = {{"*", "one"}}}}),

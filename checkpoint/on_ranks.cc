@@ -80,7 +80,7 @@ absl::StatusOr<std::string> DecodeOutcome(const std::string& text) {
   if (space == std::string::npos ||
       !absl::SimpleAtoi(text.substr(0, space), &code) || code < 0 ||
       code > static_cast<int>(absl::StatusCode::kUnauthenticated)) {
-    return absl::DataLossError("it says neither that it is done nor why not");
+    return absl::DataLossError("it contains neither success nor an error");
   }
   std::string rest = text.substr(space + 1);
   if (code == 0) return rest;

@@ -319,8 +319,8 @@ absl::Status CleanRunDirectory(const std::string& root, std::string& report,
         return StepOf(name.substr(0, name.find('.'))).has_value();
       });
   if (!names.empty() && !holds_a_step) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(root, " is no directory of a run: it holds no step-N"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        root, " is not the directory of a run: it contains no step-N"));
   }
   CH_ASSIGN_OR_RETURN(std::vector<std::string> left, HalfRemoved(root, files));
   CH_ASSIGN_OR_RETURN(const std::vector<std::string> unfinished,
@@ -334,24 +334,24 @@ absl::Status CleanRunDirectory(const std::string& root, std::string& report,
     const DirectoryLock lock(dir);
     const absl::StatusOr<bool> is_own = IsOwnDirectory(dir, files);
     if (!is_own.ok()) {
-      stays(absl::StrCat("cannot tell whether it is whole: ",
+      stays(absl::StrCat("cannot determine whether it is complete: ",
                          is_own.status().message()));
     } else if (!*is_own) {
-      stays("it is no directory");
+      stays("it is not a directory");
     } else if (lock.error() == EWOULDBLOCK) {
       stays("a save is writing to it");
     } else if (lock.error() != 0) {
-      stays("this file system cannot tell whether a save is writing to it");
+      stays("this file system does not report whether a save is writing to it");
     } else if (const absl::StatusOr<bool> whole = IsWhole(dir, files);
                !whole.ok()) {
-      stays(absl::StrCat("cannot tell whether it is whole: ",
+      stays(absl::StrCat("cannot determine whether it is complete: ",
                          whole.status().message()));
     } else if (*whole) {
-      stays("it holds a whole checkpoint");
+      stays("it contains a complete checkpoint");
     } else {
       const auto names = OnlyFiles(dir, IsUnfinishedFile, files);
       if (names.ok() && !names->has_value()) {
-        stays("it holds more than files of a checkpoint");
+        stays("it contains other files than those of a checkpoint");
         continue;
       }
       const absl::Status removed = RemoveNameless(dir, files, IsUnfinishedFile);
@@ -373,7 +373,7 @@ absl::Status SetAsideLaterSteps(const std::string& root, int64_t step,
     return absl::FailedPreconditionError(absl::StrCat(
         root, "/", name, " was set aside before, and ",
         StepDirectory(root, steps.back()),
-        " may be of the run that went on since; to set it aside too, first "
+        " may be from the run that continued since; to set it aside too, first "
         "move or remove the .aside directories after step ",
         step));
   }
@@ -429,7 +429,7 @@ absl::Status RunCheckpoints::Load(nn::Stateful& stateful, int64_t step,
   // Every rank has this error.
   if (absl::IsDataLoss(loaded)) {
     CH_ASSIGN_OR_RETURN(const std::vector<std::string> whole,
-                        OnEveryRank(*comm, "last whole checkpoint",
+                        OnEveryRank(*comm, "last complete checkpoint",
                                     [&]() -> absl::StatusOr<std::string> {
                                       if (comm->rank() != 0)
                                         return std::string();
@@ -439,8 +439,8 @@ absl::Status RunCheckpoints::Load(nn::Stateful& stateful, int64_t step,
     return absl::DataLossError(absl::StrCat(
         loaded.message(), "; ",
         whole[0].empty()
-            ? "no checkpoint before it is whole"
-            : absl::StrCat("the last whole one before it is ", whole[0])));
+            ? "no checkpoint before it is complete"
+            : absl::StrCat("the last complete one before it is ", whole[0])));
   }
   CH_RETURN_IF_ERROR(loaded);
   return OnFirstRank(*comm, "own checkpoints", [&]() -> absl::Status {
@@ -472,7 +472,7 @@ absl::Status RunCheckpoints::Save(nn::Stateful& stateful, int64_t step) {
     if (status.ok()) return status;
     return absl::Status(
         status.code(),
-        absl::StrCat(dir, " is saved, but an old checkpoint is not removed: ",
+        absl::StrCat(dir, " is saved, but an old checkpoint was not removed: ",
                      std::string(status.message())));
   };
   // A checkpoint of the previous save becomes the run's own once it is

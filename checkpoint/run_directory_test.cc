@@ -320,11 +320,13 @@ TEST(RunDirectoryTest, CleanRemovesWhatKilledSavesLeft) {
   EXPECT_THAT(report, HasSubstr("removed " + half + "\n"));
   EXPECT_THAT(report, HasSubstr("removed " + other + "\n"));
   EXPECT_THAT(report, HasSubstr("step-000000.removing\n"));
-  EXPECT_THAT(report, HasSubstr("left " + mine +
-                                ": it holds more than files of a checkpoint"));
+  EXPECT_THAT(
+      report,
+      HasSubstr("left " + mine +
+                ": it contains other files than those of a checkpoint"));
   EXPECT_THAT(report,
               HasSubstr("left " + written + ": a save is writing to it"));
-  EXPECT_THAT(report, HasSubstr("step-000002.saving: it holds a whole "));
+  EXPECT_THAT(report, HasSubstr("step-000002.saving: it contains a complete "));
   EXPECT_FALSE(fs::exists(half));
   EXPECT_TRUE(fs::exists(mine + "/notes"));
   EXPECT_TRUE(Verify(root + "/step-000002.saving").ok());
@@ -353,8 +355,9 @@ TEST(RunDirectoryTest, CleanLeavesWhatItCannotTell) {
     std::string report;
     const absl::Status status = CleanRunDirectory(root, report, files);
     EXPECT_TRUE(status.ok()) << status;
-    EXPECT_THAT(report, HasSubstr("left " + dir +
-                                  ": cannot tell whether it is whole: "));
+    EXPECT_THAT(report,
+                HasSubstr("left " + dir +
+                          ": cannot determine whether it is complete: "));
     EXPECT_THAT(report, HasSubstr(why));
     EXPECT_TRUE(fs::exists(index) && fs::exists(data)) << why;
   };
@@ -483,14 +486,14 @@ TEST(RunDirectoryTest, ADamagedStepNamesTheLastWholeOne) {
   };
   damage(4, DataFileName(0, 1));
   fs::resize_file(StepDirectory(root, 3) + "/" + kIndexFile, 20);
-  EXPECT_THAT(load(4), HasSubstr("step-000004 does not hold what was saved"));
-  EXPECT_THAT(load(4), HasSubstr("; the last whole one before it is " +
+  EXPECT_THAT(load(4), HasSubstr("step-000004 differs from what was saved"));
+  EXPECT_THAT(load(4), HasSubstr("; the last complete one before it is " +
                                  StepDirectory(root, 2)));
-  EXPECT_THAT(load(3), HasSubstr("the last whole one before it is " +
+  EXPECT_THAT(load(3), HasSubstr("the last complete one before it is " +
                                  StepDirectory(root, 2)));
   damage(2, DataFileName(0, 1));
   damage(1, DataFileName(0, 1));
-  EXPECT_THAT(load(4), HasSubstr("; no checkpoint before it is whole"));
+  EXPECT_THAT(load(4), HasSubstr("; no checkpoint before it is complete"));
 }
 
 TEST(RunDirectoryTest, LaterStepsAreSetAside) {
@@ -528,9 +531,10 @@ TEST(RunDirectoryTest, AnErrorAfterTheSaveSaysThatItIsSaved) {
     got = checkpoints.Save(run, 2);
     return absl::OkStatus();
   });
-  EXPECT_THAT(std::string(got.message()),
-              HasSubstr("step-000002 is saved, but an old checkpoint is not "
-                        "removed: "));
+  EXPECT_THAT(
+      std::string(got.message()),
+      HasSubstr(
+          "step-000002 is saved, but an old checkpoint was not removed: "));
   EXPECT_THAT(StepsIn(root).value(), ElementsAre(1, 2));
 }
 

@@ -40,8 +40,9 @@ constexpr int64_t kWindowBytes = int64_t{256} << 10;
 constexpr int64_t kPageBytes = int64_t{4} << 10;
 constexpr char kMetadataKey[] = "__metadata__";
 
-static_assert(std::endian::native == std::endian::little,
-              "the data of a file is read and written as it is in memory");
+static_assert(
+    std::endian::native == std::endian::little,
+    "files are little-endian and are read and written without conversion");
 
 struct DTypeName {
   const char* name;
@@ -74,7 +75,7 @@ std::string ParseEntry(const Json& value, Entry& entry) {
   const std::optional<DType> parsed_dtype = DTypeOfSafetensors(dtype_name);
   if (!parsed_dtype.has_value()) {
     return absl::StrCat("its dtype \"", dtype_name,
-                        "\" is none of F32 F64 BF16 F16 I32 I64 U16 BOOL");
+                        "\" is not one of F32 F64 BF16 F16 I32 I64 U16 BOOL");
   }
   entry.info.dtype = *parsed_dtype;
 
@@ -218,13 +219,14 @@ absl::Status SafetensorsFile::ParseHeader() {
   uint64_t header_bytes = 0;
   CH_RETURN_IF_ERROR(file_->Read(0, sizeof(header_bytes), &header_bytes));
   if (header_bytes > kMaxHeaderBytes) {
-    return corrupt("its header claims ", header_bytes, " bytes, more than the ",
-                   kMaxHeaderBytes, " that the format allows");
+    return corrupt("its header declares ", header_bytes,
+                   " bytes, more than the ", kMaxHeaderBytes,
+                   " that the format allows");
   }
   const int64_t data_start = kPrefixBytes + static_cast<int64_t>(header_bytes);
   if (data_start > file_bytes) {
-    return corrupt("it is truncated: its header claims ", header_bytes,
-                   " bytes and the file has ", file_bytes);
+    return corrupt("it is truncated: its header declares ", header_bytes,
+                   " bytes but the file has ", file_bytes);
   }
   std::string text(static_cast<size_t>(header_bytes), '\0');
   CH_RETURN_IF_ERROR(file_->Read(
@@ -383,8 +385,9 @@ absl::StatusOr<std::string> SafetensorsStart(
   absl::flat_hash_set<absl::string_view> names;
   for (const TensorInfo& tensor : tensors) {
     if (tensor.name == kMetadataKey || !names.insert(tensor.name).second) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "cannot write ", path, ": the name \"", tensor.name, "\" is taken"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("cannot write ", path, ": the name \"", tensor.name,
+                       "\" is reserved"));
     }
     const int64_t end = offset + tensor.bytes();
     entries.push_back(absl::StrCat(
@@ -423,7 +426,8 @@ absl::Status SafetensorsWriter::Write(const std::string& name,
                                       const void* data) {
   CH_CHECK_LT(next_, tensors_.size()) << name << " after the last tensor";
   const TensorInfo& tensor = tensors_[next_];
-  CH_CHECK_EQ(tensor.name, name) << "tensors come in the order announced";
+  CH_CHECK_EQ(tensor.name, name)
+      << "tensors must be written in the order declared";
   if (tensor.bytes() == 0) ++next_;
   return WritePart(name, data, tensor.bytes());
 }
@@ -434,7 +438,8 @@ absl::Status SafetensorsWriter::WritePart(const std::string& name,
   while (next_ < tensors_.size() && tensors_[next_].bytes() == 0) ++next_;
   CH_CHECK_LT(next_, tensors_.size()) << name << " after the last tensor";
   const TensorInfo& tensor = tensors_[next_];
-  CH_CHECK_EQ(tensor.name, name) << "tensors come in the order announced";
+  CH_CHECK_EQ(tensor.name, name)
+      << "tensors must be written in the order declared";
   written_ += bytes;
   CH_CHECK_LE(written_, tensor.bytes()) << name;
   if (written_ == tensor.bytes()) {

@@ -222,7 +222,7 @@ TEST(SafetensorsTest, RefusesWithOneClearSentence) {
        "unknown field \"x\""},
       {header(R"({"shape":[2],"data_offsets":[0,8]})"), "no dtype"},
       {header(R"({"dtype":"F8_E4M3","shape":[8],"data_offsets":[0,8]})"),
-       "\"F8_E4M3\" is none of"},
+       "\"F8_E4M3\" is not one of"},
       {header(R"({"dtype":"F32","shape":[-2],"data_offsets":[0,8]})"),
        "not a list of sizes"},
       {header(R"({"dtype":"F32","shape":[2.0],"data_offsets":[0,8]})"),
@@ -366,9 +366,8 @@ TEST(SafetensorsTest, AFileThatShrinksWhileItIsReadIsAnError) {
   const absl::Status whole =
       (*file)->Read(0, WholeBox({512, 512}), kFloat32, read.data()).status();
   EXPECT_TRUE(absl::IsDataLoss(whole)) << whole;
-  EXPECT_THAT(
-      std::string(whole.message()),
-      HasSubstr(path + " has become shorter while it was read: it had "));
+  EXPECT_THAT(std::string(whole.message()),
+              HasSubstr(path + " was truncated while it was read: it had "));
   EXPECT_EQ(read[0], 2.0f);
   // The remaining data can be read.
   const absl::StatusOr<int64_t> begin =

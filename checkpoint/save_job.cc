@@ -153,9 +153,9 @@ absl::Status CheckMeshes(const nn::StateDict& state, const World& part) {
     for (const int rank : LayoutOf(*tensor).mesh().ranks()) {
       if (part.Contains(rank)) continue;
       return absl::FailedPreconditionError(absl::StrCat(
-          "\"", name, "\" lies on ", LayoutOf(*tensor).mesh().ToString(),
-          ", of whose ranks only ", absl::StrJoin(part.AllRanks(), ", "),
-          " have a state of these names"));
+          "\"", name, "\" is on ", LayoutOf(*tensor).mesh().ToString(),
+          ", but of its ranks only ", absl::StrJoin(part.AllRanks(), ", "),
+          " have a state with these names"));
     }
   }
   return absl::OkStatus();
@@ -222,8 +222,8 @@ absl::StatusOr<std::unique_ptr<SaveJob>> SaveJob::Prepare(
       index.size() + kHashBytes * plan.index.tensors.size();
   if (index_bytes > static_cast<size_t>(kMaxTextBytes)) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "the index of ", dir, " would have ", index_bytes, " bytes, of which ",
-        kMaxTextBytes,
+        "the index of ", dir, " would have ", index_bytes,
+        " bytes, but at most ", kMaxTextBytes,
         " can be read; save a state of fewer shards (on a smaller mesh)"));
   }
   std::unique_ptr<SaveJob> job(new SaveJob(world, std::move(plan), files));
@@ -367,7 +367,8 @@ int64_t SaveJob::bytes_written() const {
 }
 
 absl::Status SaveJob::Commit(absl::Span<const std::string> hashes) {
-  CH_CHECK(target_ != nullptr) << "Commit is of the first rank, and once";
+  CH_CHECK(target_ != nullptr)
+      << "Commit must be called once, on the first rank";
   // All files are written and stay, whatever happens next.
   target_->Keep();
   const std::unique_ptr<NewDirectory> target = std::move(target_);
@@ -381,9 +382,9 @@ absl::Status SaveJob::Commit(absl::Span<const std::string> hashes) {
           !HashFromHex(
               absl::string_view(all).substr(i * kHexDigits, kHexDigits),
               hash)) {
-        return target->Explain(absl::DataLossError(
-            absl::StrCat("rank ", rank,
-                         " told other hashes than those of its cells: ", all)));
+        return target->Explain(absl::DataLossError(absl::StrCat(
+            "rank ", rank,
+            " reported hashes that are not those of its cells: ", all)));
       }
       *plan_.index.tensors[cells[i].tensor].hash += hash;
     }
@@ -432,10 +433,10 @@ absl::StatusOr<std::vector<std::string>> SaveJob::AwaitReports(
     if (!stop.ok()) {
       return absl::Status(
           stop.code(),
-          absl::StrCat("gave up ", directory_, ", of which rank",
-                       missing.size() > 1 ? "s " : " ",
-                       absl::StrJoin(missing, ", "),
-                       " did not write all: ", std::string(stop.message())));
+          absl::StrCat(
+              "gave up waiting for ", directory_, ": rank",
+              missing.size() > 1 ? "s " : " ", absl::StrJoin(missing, ", "),
+              " did not finish writing: ", std::string(stop.message())));
     }
     std::this_thread::sleep_for(wait);
     wait = std::min(wait * 2, kLongest);

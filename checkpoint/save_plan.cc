@@ -137,8 +137,9 @@ absl::Status Check(const TensorSpec& tensor, const std::vector<int>& indices,
       continue;
     }
     return absl::InvalidArgumentError(absl::StrCat(
-        "\"", tensor.name, "\" lies on ", tensor.layout->mesh().ToString(),
-        ", beyond the ", world_size, " ranks of the world"));
+        "\"", tensor.name, "\" is on ", tensor.layout->mesh().ToString(),
+        ", which has ranks that are not among the ", world_size,
+        " ranks of the world"));
   }
   return absl::OkStatus();
 }
@@ -269,7 +270,7 @@ absl::StatusOr<SavePlan> PlanSave(absl::Span<const TensorSpec> tensors,
     const auto number = static_cast<int>(plan.index.tensors.size());
     if (number > 0 && plan.index.tensors.back().name == tensor->name) {
       return absl::InvalidArgumentError(
-          absl::StrCat("two tensors are called \"", tensor->name, "\""));
+          absl::StrCat("two tensors are named \"", tensor->name, "\""));
     }
     IndexedTensor indexed;
     indexed.name = tensor->name;
@@ -307,8 +308,8 @@ absl::StatusOr<SavePlan> JoinPlans(absl::Span<const PlanPart> parts,
       if (all.try_emplace(tensor.name, &tensor, &part).second) continue;
       return absl::InvalidArgumentError(absl::StrCat(
           "\"", tensor.name,
-          "\" is in the states of ranks whose other entries differ: it has to "
-          "be in one of them, or under another name in each"));
+          "\" is in the states of ranks whose other entries differ: keep it in "
+          "one of them, or give it a different name in each"));
     }
     for (const auto& [name, value] : part.index.values) {
       const auto& [at, is_new] = plan.index.values.try_emplace(name, value);

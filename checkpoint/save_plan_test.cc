@@ -131,7 +131,7 @@ TEST(SavePlanTest, RefusesWhatCannotBeWritten) {
   EXPECT_THAT(PlanOf({Laid("w", {4}, mesh, {Shard(0)})}, 1),
               HasSubstr("beyond the 1 ranks"));
   EXPECT_THAT(PlanOf({Plain("w", {4}), Plain("w", {3})}, 1),
-              HasSubstr("two tensors are called \"w\""));
+              HasSubstr("two tensors are named \"w\""));
 }
 
 }  // namespace

@@ -161,7 +161,7 @@ void AddPlaces(const Contents& contents, const SaveOptions& options,
   for (const auto& [name, source] : SourcesOf(contents.tensors)) {
     const MergedTensor& tensor = *source.tensor;
     const WeightFilesPlan::Place place = contents.files.PlaceOf(tensor.name);
-    described.values[absl::StrCat("place of ", name)] = absl::StrCat(
+    described.values[absl::StrCat("location of ", name)] = absl::StrCat(
         Name(StoredDType(tensor, options)), "[",
         absl::StrJoin(tensor.StoredSizes(), ", "), "] ", tensor.name, " from ",
         tensor.transposed ? "column " : "row ", source.row, ", at byte ",

@@ -154,8 +154,8 @@ TEST(StageCheckpointTest, ErrorsNameTheEntryOnEveryRank) {
          if (world.rank() < 2) return;
          CH_EXPECT_OK(state.Add("layers.0.bias", Ones({2})));
        }},
-      {"\"layers.3.norm\" lies on mesh(fsdp=3, ranks=[4,2,3]), of whose ranks "
-       "only 2 have a state of these names",
+      {"\"layers.3.norm\" is on mesh(fsdp=3, ranks=[4,2,3]), but of its ranks "
+       "only 2 have a state with these names",
        [](World& world, nn::StateDict& state) {
          if (world.rank() != 2) return;
          CH_EXPECT_OK(state.Add("another", Ones({2})));
@@ -209,8 +209,8 @@ TEST(StageCheckpointTest, AStageCannotReadWhatLiesBeyondIt) {
     CH_EXPECT_THAT(
         std::string(status.message()),
         HasSubstr(absl::StrCat(
-            "\"w\" lies on mesh(all=2), whose rank ", 1 - world.rank(),
-            " is none of the world that loads it (ranks ", world.rank(), ")")));
+            "\"w\" is on mesh(all=2), whose rank ", 1 - world.rank(),
+            " is not in the world that loads it (ranks ", world.rank(), ")")));
     return LoadCheckpoint(world, state, dir);
   });
 }

@@ -14,9 +14,8 @@ namespace crosshatch::checkpoint {
 namespace {
 
 absl::Status CannotMerge(const std::string& name, const std::string& why) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("the parameters of tensor \"", name,
-                   "\" cannot lie in one tensor: ", why));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the parameters of tensor \"", name, "\" cannot be merged: ", why));
 }
 
 /// Sets the sizes of a tensor whose parts are complete.
@@ -48,9 +47,9 @@ absl::StatusOr<StoredName> StoredNameOf(const std::string& parameter,
     if (!MatchesStars(rule.parameter, parameter, &stars)) continue;
     const std::vector<std::string> pieces = absl::StrSplit(rule.stored, '*');
     if (pieces.size() > stars.size() + 1) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the rule \"", rule.parameter, "\" -> \"", rule.stored,
-                       "\" has more stars to fill than to match"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the rule \"", rule.parameter, "\" -> \"", rule.stored,
+          "\" has more stars in the stored name than in the parameter's"));
     }
     std::string name = pieces[0];
     for (size_t i = 1; i < pieces.size(); ++i) {
@@ -125,9 +124,8 @@ absl::StatusOr<std::vector<MergedTensor>> MergeByName(
     if (stored.part < 0 ||
         static_cast<size_t>(stored.part) >= parameters.size()) {
       return CannotMerge(
-          stored.name,
-          absl::StrCat(named.name, " is part ", stored.part, " of ",
-                       parameters.size(), " parameters in all"));
+          stored.name, absl::StrCat(named.name, " is part ", stored.part,
+                                    " of ", parameters.size(), " parameters"));
     }
     const auto part = static_cast<size_t>(stored.part);
     if (parts.size() <= part) parts.resize(part + 1, {"", nullptr});

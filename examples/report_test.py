@@ -176,7 +176,7 @@ class ReportTest(TrainLmTestCase):
             self.assertEqual(len(metrics.read().splitlines()), 400)
         _, errors = run.communicate(timeout=120)
         self.assertEqual(run.returncode, 1, errors)
-        self.assertIn("--report: cannot give its name to", errors)
+        self.assertIn("--report: cannot rename the new file to", errors)
         self.assertEqual(sorted(os.listdir(self.dir)),
                          ["fifo", "run.html", "text"])
 

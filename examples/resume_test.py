@@ -380,7 +380,7 @@ class ResumeTest(unittest.TestCase):
                 out, error = held.let_go(status=1)
                 self.assertIn("trained 3 steps", out)
                 self.assertRegex(out, SAVED.format(2, "s"))
-                self.assertIn("lies in " + checkpoints + "/step-000002.saving",
+                self.assertIn("are in " + checkpoints + "/step-000002.saving",
                               error)
                 self.assertTrue(os.path.exists(model + "/model.safetensors"))
                 for step in "step-000002.saving", "step-000003":
@@ -445,7 +445,7 @@ class ResumeTest(unittest.TestCase):
         self.assertNotEqual(unhashed, text)
         most = str(2**63 - 1)
         for begin, pattern, value, says in [
-                (text, '"run.step": 3', "2", "its contents are not those that"),
+                (text, '"run.step": 3', "2", "its contents differ from the saved"),
                 (unhashed, '"run.step": 3', "-3", "is of step -3, at token"),
                 (unhashed, '"run.step": 3', "2", "is of step 2, at token"),
                 (unhashed, r'"run.position": \d+', most, "at token " + most),
@@ -544,8 +544,8 @@ class ResumeTest(unittest.TestCase):
                 file.seek(-1, os.SEEK_END)
                 file.write(b"\x01")
         run = self.run_program(*flags, "--resume", status=1)
-        self.assertIn("step-000006 does not hold what was saved", run.stderr)
-        self.assertIn("; the last whole one before it is "
+        self.assertIn("step-000006 differs from what was saved", run.stderr)
+        self.assertIn("; the last complete one before it is "
                       f"{checkpoints}/step-000004", run.stderr)
         # Everything that an uninterrupted run computes.
         again = self.train("again", "fsdp:1", *flags, "--resume_step=4")

@@ -266,7 +266,7 @@ class TrainLmFlagsTest(TrainLmTestCase):
             file.write(struct.pack("<f", float("nan")))
         run = self.run_program(*flags)
         self.assertEqual(run.returncode, 1, run.stderr)
-        self.assertIn(f'{base}/model.safetensors: tensor "{name}" holds values '
+        self.assertIn(f'{base}/model.safetensors: tensor "{name}" contains values '
                       "that are not finite", run.stderr)
         self.assertNotIn("--lr", run.stderr)
 

@@ -87,7 +87,7 @@ class TrainLmSystemTest(mount_namespace.MountingTestCase, TrainLmTestCase):
         place = os.path.join(overlay, "model")
         said = self.train("--save=" + place, "--overwrite", status=1)
         self.assertIn(place, said)
-        self.assertIn("lies in a lower layer of an overlay", said)
+        self.assertIn("is in a lower layer of an overlay", said)
         self.assertEqual(os.listdir(overlay), ["model"])
         self.assertEqual(self.contents(place), old)
         # Files that are not in the lower layer behave as usual.

@@ -521,7 +521,7 @@ class TrainLmTest(TrainLmTestCase):
         self.assertEqual(len(lines), 400)
         self.assertGreater(len(b"".join(lines)), 2 * 65536)
         self.assertEqual(run.returncode, 1, errors)
-        self.assertIn("lies in " + out + ".saving", errors)
+        self.assertIn("are in " + out + ".saving", errors)
         self.assertEqual(sorted(os.listdir(out + ".saving")),
                          ["config.json", "model.safetensors"])
         self.assertEqual(os.listdir(out), ["mine"])
