@@ -283,7 +283,7 @@ TEST_F(DamagedDirectoryTest, NamesWhatIsTooMuch) {
   const absl::Status status = Load();
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("lacks: model.layers.7.mlp.up_proj.bias"));
+              HasSubstr("does not have: model.layers.7.mlp.up_proj.bias"));
 }
 
 TEST_F(DamagedDirectoryTest, TakesTheHeadOfATiedModelIfItIsTheEmbedding) {

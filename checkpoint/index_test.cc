@@ -166,7 +166,7 @@ const Wrong kWrong[] = {
     {"\"note\"", "\"mote\"", "its contents differ from the saved"},
     {",\n\"note\": \"as \\\"it\\\" was\"", "",
      "its contents differ from the saved"},
-    {"\"index_hash\": \"", "\"index_hash\": \"0", "its contents are not"},
+    {"\"index_hash\": \"", "\"index_hash\": \"0", "its contents differ"},
     {"\"model.w\"", "\"model.v\"", "its contents differ from the saved"},
     {"[0, 3, 5]", "[0, 2, 5]", "its contents differ from the saved"},
     {"[0, 1]", "[1, 0]", "its contents differ from the saved"},

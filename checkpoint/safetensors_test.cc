@@ -208,7 +208,7 @@ TEST(SafetensorsTest, RefusesWithOneClearSentence) {
     std::string message;
   } cases[] = {
       {"", "ends after 0 bytes"},
-      {std::string("\xff\xff\xff\xff\xff\xff\xff\xff"), "claims"},
+      {std::string("\xff\xff\xff\xff\xff\xff\xff\xff"), "declares"},
       {FileBytes("{}", 0).substr(0, 9), "truncated"},
       {FileBytes("{", 0), "not JSON"},
       {FileBytes("[]", 0), "not a JSON object"},

@@ -129,7 +129,7 @@ TEST(SavePlanTest, RefusesWhatCannotBeWritten) {
   EXPECT_TRUE(absl::IsInvalidArgument(partial));
   EXPECT_THAT(std::string(partial.message()), HasSubstr("\"w\" is partial"));
   EXPECT_THAT(PlanOf({Laid("w", {4}, mesh, {Shard(0)})}, 1),
-              HasSubstr("beyond the 1 ranks"));
+              HasSubstr("not among the 1 ranks"));
   EXPECT_THAT(PlanOf({Plain("w", {4}), Plain("w", {3})}, 1),
               HasSubstr("two tensors are named \"w\""));
 }

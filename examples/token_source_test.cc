@@ -143,7 +143,7 @@ TEST(TokenSourceTest, AHeaderSaysWhatFollows) {
     return std::string(
         TokenSource::FromTokenFile(path, bits).status().message());
   };
-  EXPECT_THAT(message(gpt, 32), HasSubstr("tokens have 16 bits, not 32"));
+  EXPECT_THAT(message(gpt, 32), HasSubstr("tokens of 16 bits, not 32"));
   EXPECT_THAT(
       message(Write("cut.bin", Header({20240801, 7, 2}) + Words({1})), 0),
       HasSubstr("declares 2 tokens of 32 bits, but 4 bytes follow it"));

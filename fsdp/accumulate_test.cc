@@ -108,7 +108,7 @@ TEST(AccumulateGradientsTest, LeavesNothingSwitchedOff) {
             std::string(AccumulateGradients(
                             model, 1, [](int64_t) { return absl::OkStatus(); })
                             .message()),
-            HasSubstr("requires_gradient_sync false"));
+            HasSubstr("requires_gradient_sync = false"));
         return absl::OkStatus();
       });
 }

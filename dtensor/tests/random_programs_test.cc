@@ -83,7 +83,8 @@ bool MayBeRefused(const RandomProgram& program, const std::string& text) {
       std::any_of(program.instructions.begin(), program.instructions.end(),
                   [](const Instruction& call) { return call.kind->in_place; });
   return ContainsAny(text, kRefused) && !ContainsAny(text, kNoRefusal) &&
-         (writes || !absl::StrContains(text, "after a write in place"));
+         (writes || (!absl::StrContains(text, "after a write in place") &&
+                     !absl::StrContains(text, "after an in-place write")));
 }
 
 struct Verdict {

@@ -41,10 +41,10 @@ TEST(FsdpErrorsTest, NamesWhatIsWrong) {
     options.post_forward_mesh_size = 3;
     CH_EXPECT_THAT(message(options),
                    HasSubstr("post_forward_mesh_size 3 does not divide the 4 "
-                             "ranks of mesh(fsdp=4)"));
+                             "shard ranks of mesh(fsdp=4)"));
     options.post_forward_mesh_size = 2;
     options.reshard_after_forward = false;
-    CH_EXPECT_THAT(message(options), HasSubstr("reshard_after_forward is"));
+    CH_EXPECT_THAT(message(options), HasSubstr("needs reshard_after_forward"));
     options = {};
     options.reduction.buffers = 0;
     CH_EXPECT_THAT(message(options), HasSubstr("reduction.buffers 0 must be"));
@@ -176,7 +176,7 @@ TEST(FsdpErrorsDeathTest, NamesAForwardThatAResetCutsShort) {
                 });
                 return absl::OkStatus();
               }),
-      "a forward of TestModel ends .* call ResetIteration outside of forward");
+      "a forward of TestModel ended .* call ResetIteration outside of forward");
 }
 
 TEST(FsdpErrorsDeathTest, NamesDataOfAnotherLayout) {

@@ -423,7 +423,7 @@ TEST(OptimizersTest, TakeNoStateThatLiesOtherwise) {
           sgd.SetState("p", {.step = 1, .tensors = {other}});
       CH_EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
       CH_EXPECT_THAT(std::string(status.message()),
-                     HasSubstr("lies as the parameter, f32[4]|[S(0)]"));
+                     HasSubstr("sizes and layout, f32[4]|[S(0)]"));
       CH_EXPECT_EQ(sgd.StateOf(0).step, 0);
     }
     const Tensor fits = DistributeTensor(Full({4}, 7), mesh, rows);
