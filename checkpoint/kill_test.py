@@ -76,7 +76,7 @@ class KillTest(unittest.TestCase):
             process.kill()
             self.fail(f"the job ended by itself: {process.communicate()[1]}")
         os.kill(children[rank], signal.SIGKILL)
-        # The other process ends too, by mpirun or by itself.
+        # The other process ends as well, by mpirun or by itself.
         out, err = process.communicate(timeout=120)
         self.assertNotEqual(process.returncode, 0, err)
         return self.last_of(first + out)

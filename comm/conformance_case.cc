@@ -15,7 +15,6 @@
 namespace crosshatch::internal {
 namespace {
 
-/// Calls f with a value of the C++ type of `dtype`.
 template <typename F>
 void WithType(DType dtype, F&& f) {
   switch (dtype) {

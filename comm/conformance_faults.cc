@@ -82,7 +82,7 @@ void RunFault(const ConformanceEngine& engine, int ranks, const Body& body,
   EXPECT_TRUE(healthy.ok()) << healthy.ToString();
 }
 
-/// A good collective, and then one that `change` makes different on the
+/// Returns a body with a valid collective and one that `change` modifies on the
 /// culprit.
 Body Mismatch(CollectiveCase c, std::function<void(CollectiveCase&)> change) {
   return [c, change](const ConformanceEngine& engine, World& world,

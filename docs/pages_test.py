@@ -152,7 +152,7 @@ class Checker:
                 self.error(page, number, f"not a flag that is checked: {flag}")
         if labels in (["//benchmarks:training_benchmark"], ["//checkpoint:ckpt"],
                       ["//examples:gpt2"], ["//examples:moe"]):
-            return  # programs_test runs them, and they refuse what they don't know.
+            return  # programs_test runs them, and they refuse unknown flags.
         if own and labels != ["//examples:train_lm"]:
             self.error(page, number, f"flags of {labels} are not checked")
         self.check_flags(page, number, own)
@@ -174,7 +174,7 @@ class Checker:
         for number, line in page.prose:
             marker = re.fullmatch(r"<!-- texts: (.*) -->", line)
             if marker:
-                # Literals that the compiler joins, and what stands between two.
+                # Joins adjacent literals and expressions between them.
                 text = re.sub(r'"\s*\n\s*"', "",
                               "".join(map(read, marker.group(1).split())))
                 sources = (sources or "") + text

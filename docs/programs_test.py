@@ -68,8 +68,8 @@ def run(line, programs):
 
 def main():
     programs = set(sys.argv[1:])
-    # What commands read of the workspace, which people are in; and the build of
-    # another commit that a page compares with.
+    # Files that commands read in the user's workspace, and the build of another commit for
+    # comparison.
     for name, target in ("checkpoint", "checkpoint"), ("train_lm_before", TRAINS):
         os.symlink(os.path.abspath(target),
                    os.path.join(os.environ["TEST_TMPDIR"], name))

@@ -24,7 +24,7 @@ NAME = os.path.basename(PROGRAM)
 LONG = 60
 
 
-# That rank 0 waits for ranks that do not come, where others do.
+# How long rank 0 waits for missing ranks.
 START = "--start_timeout=10s"
 
 
@@ -36,7 +36,7 @@ def polls(pid):
             if os.readlink(os.path.join(fds, fd)) == "anon_inode:[eventpoll]":
                 return True
         except OSError:
-            continue  # It was closed meanwhile.
+            continue  # The process has closed it.
     return False
 
 
@@ -128,7 +128,7 @@ class BadStartTest(unittest.TestCase):
         for twice in range(3):
             with self.subTest(rank=twice):
                 self.port = hold_port(self)
-                # Rank 3 is missing, so that the others are still there.
+                # Rank 3 is missing, so that the others still run.
                 ranks = [self.start(rank, 4) for rank in (0, 1, 2, twice)]
                 self.assertIn(f"two processes are rank {twice}: process ",
                               self.line(ranks))
@@ -149,7 +149,7 @@ class BadStartTest(unittest.TestCase):
         self.assertIn("rank 1 has not come within ", line)
 
     def test_rank_0_does_not_come(self):
-        # Of a host of ranks 2 and 3, and without a launcher's numbers.
+        # For a host of ranks 2 and 3, and without numbers from a launcher.
         for variables, ranks in ({"LOCAL_RANK": "0"}, [2]), ({}, [2, 3]):
             with self.subTest(variables=variables):
                 flag = "--start_timeout=500ms"
@@ -167,8 +167,7 @@ class BadStartTest(unittest.TestCase):
                                   "within 500ms", line)
 
     def test_another_token(self):
-        # It may be that of a rank of another job, so it fails this one only by
-        # what is missing.
+        # It may belong to another job, so it only makes this one fail as a missing rank.
         early = self.start_early(1, 2, CROSSHATCH_JOB_TOKEN="b")
         line = self.line([self.start(0, 2, START, CROSSHATCH_JOB_TOKEN="a"),
                           early])
@@ -180,7 +179,7 @@ class BadStartTest(unittest.TestCase):
         line = self.line([self.start(0, 2), self.start(5, 2)])
         self.assertIn("rank 5 (process ", line)
         self.assertIn("is outside of the world of 2 ranks", line)
-        # Where there is no job it says so itself.
+        # Without a job it reports the error itself.
         self.port = hold_port(self)
         line = self.line([self.start(1, 1, "--start_timeout=300ms")])
         self.assertIn("RANK=1: must be a rank from 0 to 0", line)
@@ -245,7 +244,7 @@ class BadStartTest(unittest.TestCase):
                     self.assertEqual(own_lines(error, NAME), [])
 
     def test_torchrun(self):
-        # Each has a port, and what has been said of one keeps no other silent.
+        # Each has its own port, and its own message.
         jobs = []
         for variables, expected in [
                 ({"RANK": None}, "RANK is not set, which torchrun sets next to"),
@@ -284,7 +283,7 @@ class BadStartTest(unittest.TestCase):
                 self.assertIn(expected, line)
 
     def test_srun_that_does_not_speak_with_mpi(self):
-        # PMIX_RANK says that it does.
+        # Detected by PMIX_RANK.
         line = self.line([self.srun(r, 2, PMIX_RANK=str(r)) for r in range(2)])
         self.assertIn("start with a launcher that MPI knows", line)
 
@@ -304,7 +303,7 @@ class BadStartTest(unittest.TestCase):
                 self.port = hold_port(self)
                 ranks = [self.start(r, 4, **variables) for r in range(4)]
                 self.assertIn(expected, self.line(ranks))
-        # Without them no other process can be found.
+        # Without these variables no other process can be found.
         for variables, expected in [
                 ({"WORLD_SIZE": None}, "WORLD_SIZE is not set"),
                 ({"MASTER_PORT": None}, "MASTER_PORT is not set"),
@@ -345,14 +344,14 @@ class BadStartTest(unittest.TestCase):
             jobs.append((expected, [self.start(0, 3, START, **good), *early]))
         for expected, ranks in jobs:
             with self.subTest(expected=expected):
-                # Rank 0 says who has not come, and that rank itself why.
+                # Rank 0 names the missing rank, which reports the reason.
                 said = [p.communicate(timeout=LONG)[1] for p in ranks]
                 self.assertIn("rank 2 has not come within ", said[0])
                 self.assertEqual(own_lines(said[1], NAME), [])
                 self.assertIn(expected, said[2])
 
     def test_a_name_that_takes_long_to_resolve(self):
-        # gRPC's other resolver asks name servers itself.
+        # gRPC's other resolver queries name servers itself.
         slow = {"PROBE_SLOW_NAMES": "1500", "GRPC_DNS_RESOLVER": "native"}
         ranks = [self.start(r, 2, "--timeout=-1s", "--start_timeout=30s",
                             MASTER_ADDR="localhost", **(slow if r else {}))
@@ -376,7 +375,7 @@ class BadStartTest(unittest.TestCase):
         line = self.line([self.start(r, 2, "--log_prefix", PROBE_FAULT_RANK="1")
                           for r in range(2)])
         self.assertRegex(line, r"^\[rank 0\] .*program: rank 1: out of luck\n$")
-        # Also where its flags are not those of a run.
+        # Also if its flags do not match those of a run.
         self.port = hold_port(self)
         line = self.line([self.start(r, 2, "--log_prefix", "--timeout=-1s")
                           for r in range(2)])
@@ -389,7 +388,7 @@ class BadStartTest(unittest.TestCase):
                 (["--fake_rank=1"], "--fake_rank is for --engine=fake"),
                 (["--stop_status=999"], "--stop_status=999: must be from 0")]:
             with self.subTest(flags=flags):
-                # They are wrong on all ranks, and said once.
+                # Wrong on all ranks, and reported once.
                 self.port = hold_port(self)
                 line = self.line([self.start(r, 2, *flags) for r in range(2)])
                 self.assertIn(expected, line)

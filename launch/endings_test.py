@@ -27,7 +27,7 @@ from own_lines import own_lines  # noqa: E402
 TWO_HOSTS, PROGRAM = sys.argv.pop(), sys.argv.pop()
 NAME = os.path.basename(PROGRAM)
 LONG = 60
-# The start of MPI has the first, on a machine that is busy, too.
+# MPI may need the first one to start on a busy machine.
 TIMES = ["--timeout=30s", "--heartbeat_timeout=10s"]
 
 
@@ -37,12 +37,12 @@ def children_of(parent):
     for entry in os.listdir("/proc"):
         try:
             with open(f"/proc/{entry}/stat", encoding="utf-8") as file:
-                # After the program's name, in brackets: state, parent.
+                # After the program's name in parentheses: state, parent.
                 state, its_parent = file.read().rpartition(")")[2].split()[:2]
                 if int(its_parent) == parent and state != "Z":
                     found.append(int(entry))
         except (OSError, IndexError):
-            continue  # No process, or one that has ended.
+            continue  # The process has ended.
     return found
 
 
@@ -58,7 +58,7 @@ def listening(process):
         try:
             link = os.readlink(f"/proc/{process}/fd/{fd}")
         except OSError:
-            continue  # It was closed meanwhile.
+            continue  # The process has closed it.
         if link.startswith("socket:["):
             inodes.add(link[len("socket:["):-1])
     addresses = []
@@ -144,11 +144,11 @@ class JobsTest(unittest.TestCase):
         self.addCleanup(run.stdout.close)
         lines = []
         for line in run.stdout:
-            # Without the tags of mpirun's.
+            # Without mpirun's tags.
             lines.append(re.sub(r"^\[\d+,\d+\]<std(out|err)>:", "", line.rstrip()))
             if last is not None and re.search(last, line):
                 for child in children_of(run.pid):
-                    # It passes the signal on to mpirun.
+                    # It forwards the signal to mpirun.
                     if name_of(child) == "timeout":
                         os.kill(child, signal.SIGTERM)
         run.wait(timeout=LONG)
@@ -177,7 +177,7 @@ class EndingsTest(JobsTest):
                 self.assertEqual(self.stopped(), [0, 1, 2])
 
     def check_mpirun_passes_the_signal_on_after(self, seconds, options):
-        # docs/running.md: not at once, but after the seconds of this parameter.
+        # docs/running.md: after the seconds of this parameter.
         job = self.mpirun(2, "--stop_status=0", PROBE_STOP=self.dir,
                           options=options)
         job.await_running()
@@ -193,7 +193,7 @@ class EndingsTest(JobsTest):
         return said
 
     def test_mpirun_passes_the_signal_on_after_a_second(self):
-        # Of one second a busy machine may need more than mpirun leaves.
+        # One second may be too short for mpirun on a busy machine.
         self.check_mpirun_passes_the_signal_on_after(1, [])
 
     def test_mpirun_passes_the_signal_on_later(self):
@@ -207,12 +207,12 @@ class EndingsTest(JobsTest):
         job.await_running()
         rank = children_of(job.processes[0].pid)[-1]
         os.kill(rank, signal.SIGTERM)
-        # With the status of the run: mpirun has no part in it.
+        # With the status of the run, without mpirun.
         self.assertEqual(job.end(), ([0], []))
         self.assertEqual(self.stopped(), [0, 1])
 
     def test_who_is_killed_holds_no_lock_of_mpirun_s(self):
-        # mpirun would wait for it for ever. It lies in memory that PMIx shares.
+        # Left in PMIx's shared memory, it would block mpirun.
         job = self.mpirun(2, "--stop_status=0", PROBE_STOP=self.dir)
         job.await_running()
         ranks = children_of(job.processes[0].pid)
@@ -309,7 +309,7 @@ class EndingsTest(JobsTest):
             if other == rank:
                 self.assertRegex(line, rf"^  rank {other} \(process \d+ on ")
             else:
-                # The last collective of each.
+                # The last collective of each rank.
                 self.assertRegex(
                     line, rf"^  rank {other} \(process \d+ on .*\): "
                     r"(in|computing, after) .*'stop'" +
@@ -361,7 +361,7 @@ class EndingsTest(JobsTest):
         self.assertEqual(self.plain(2, PROBE_CHILD=path).end(), ([0, 0], []))
         with open(path, encoding="utf-8") as file:
             child = int(file.read())
-        # Fails where there is none.
+        # Raises an error if there is none.
         os.kill(child, signal.SIGTERM)
 
     def test_ranks_know_their_hosts(self):
@@ -378,7 +378,7 @@ class EndingsTest(JobsTest):
         said = self.two_hosts(PROBE_HOSTS="1")
         if said is None:
             return
-        # mpirun may have warnings of its own.
+        # mpirun may print its own warnings.
         self.assertEqual(sorted(l for l in said if l.startswith("rank ")), [
             "rank 0: 0 of 2 on near", "rank 1: 1 of 2 on near",
             "rank 2: 0 of 2 on far", "rank 3: 1 of 2 on far"])
@@ -429,9 +429,9 @@ class KillsTest(KillsCase):
                 self.assert_killed(said, rank)
                 self.assertEqual(statuses, [-signal.SIGKILL if r == rank else 1
                                             for r in range(4)])
-                # At once, and not after a timeout.
+                # Before the timeout.
                 self.assertLess(time.monotonic() - began, 25)
-        # Others' is there for moments.
+        # Files of other programs exist only briefly.
         left = self.shared_memory()
         for _ in range(10):
             time.sleep(0.1)
@@ -508,7 +508,7 @@ class LossesTest(JobsTest):
                 job = self.mpirun(3, *flags, options=["--enable-recovery"],
                                   **variables)
                 _, said = job.end()
-                # To start takes some time, too.
+                # Includes the start.
                 self.assertLess(time.monotonic() - began, 2 * timeout + 10)
                 said = [line for line in said if "program" in line]
                 self.assertEqual(len(said), 1, said)

@@ -37,7 +37,7 @@ def main(at_once=4):
             case = waiting.pop(0)
             running.update([_start(case)])
         pid, status = os.wait()
-        if pid not in running:  # A process of the program's own.
+        if pid not in running:  # A child of the program itself.
             continue
         case, said, started = running.pop(pid)
         outcome = "ok" if status == 0 else "FAILED"
@@ -70,7 +70,7 @@ def _name(case):
 def _start(case):
     """Runs it in a new process: (its pid, (case, what it will have said, now))."""
     said = tempfile.TemporaryFile("w+")
-    # Or the new process would print it, too.
+    # Otherwise the new process would print it, too.
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()

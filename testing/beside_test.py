@@ -84,7 +84,7 @@ class BesideTest(unittest.TestCase):
                 ("fails_in_parts", ["(part=1)", "1 != 2", "(part=3)", "3 != 2"]),
                 ("errs", ["ValueError: no luck"]),
                 ("dies", []),
-                # It ends the case without a result.
+                # Ends the case without a result.
                 ("stops", ["KeyboardInterrupt"])]:
             with self.subTest(name=name):
                 run = self.run_cases("Cases.test_" + name)

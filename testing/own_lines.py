@@ -8,6 +8,6 @@ import re
 def own_lines(said, program):
     """The lines of `said` that the ranks of `program` print."""
     own = re.compile(rf"\[rank \d+\] |{re.escape(program)}: |"
-                     # What each rank was doing.
+                     # Each rank's activity.
                      r"  rank \d+ \(process |  and \d+ more|.*: check failed: ")
     return [line for line in said.splitlines() if own.match(line)]

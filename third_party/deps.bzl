@@ -18,7 +18,7 @@ load("//third_party/shims:shims.bzl", "rule_shims")
 load("//third_party/system:abseil.bzl", "system_abseil")
 load("//third_party/system:library.bzl", "system_library")
 
-# What other projects name their Abseil.
+# Other projects' names of Abseil.
 _OTHER_ABSEILS = ["abseil-cpp", "abseil_cpp", "absl", "com_github_abseil_abseil_cpp"]
 
 def _check_one_abseil(existing):
@@ -107,7 +107,7 @@ def system_repositories(define):
     define(
         system_library,
         name = "mpi",
-        # Open MPI's C++ bindings are not linked, only its C interface.
+        # Uses Open MPI's C interface, not its C++ bindings.
         defines = ["OMPI_SKIP_MPICXX=1"],
         header = "mpi.h",
         include_dirs = [
@@ -121,7 +121,7 @@ def system_repositories(define):
         system_library,
         name = "ucx",
         header = "ucp/api/ucp.h",
-        # Headers alone: a job that uses UCX loads the library.
+        # Headers only: a job that uses UCX loads the library.
         libraries = {"ucx": []},
         package = "libucx-dev",
     )
@@ -129,8 +129,8 @@ def system_repositories(define):
         system_library,
         name = "grpc",
         header = "grpcpp/grpcpp.h",
-        # Shared libraries, which share the Abseil that @com_google_absl links:
-        # a program that held two would keep two of what Abseil keeps once.
+        # Shared libraries, because they must share the Abseil of @com_google_absl. Two copies would
+        # have separate global state.
         libraries = {
             "grpc": ["-lgrpc++", "-lgrpc", "-lgpr", "-labsl_synchronization"],
             "protobuf": ["-lprotobuf"],

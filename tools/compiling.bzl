@@ -4,8 +4,8 @@ which precompiled header, and how many as one."""
 
 load("//third_party/precompiled:precompiled.bzl", "precompiled_copts")
 
-# Fused multiply-add happens where the source says so and nowhere else: sums
-# then have the same bits for every instruction set and optimisation level.
+# Only explicit fused multiply-adds, so that sums have the same bits for every instruction set and
+# optimisation level.
 COPTS = [
     "-std=c++20",
     "-ffp-contract=off",
@@ -16,11 +16,11 @@ COPTS = [
     "-Wno-maybe-uninitialized",  # false alarms of GCC 12 on std::optional
 ]
 
-# Of kernels: loops of conversions are left to the compiler's vectorizer.
+# For kernels: the compiler vectorizes conversion loops.
 KERNEL_COPTS = ["-O3"]
 
-# A test's own code runs for milliseconds and is compiled for seconds; what it
-# tests is optimised as ever. Fortified functions need an optimiser.
+# A test's own code is compiled for longer than it runs; the library under test is optimised.
+# Fortified functions need optimisation.
 TEST_COPTS = COPTS + select({
     "//tools:optimised": [
         "-O0",
@@ -32,7 +32,7 @@ TEST_COPTS = COPTS + select({
 def _precompiled(values):
     """`values`, or none where the target does without precompiled headers."""
     if native.repository_name() != "@":
-        # A consumer's sources may not want a header of ours in front of them.
+        # A consumer's sources may not compile with our headers first.
         return select({
             "//third_party/precompiled:in_consumers": values,
             "//conditions:default": [],
@@ -45,17 +45,17 @@ def _precompiled(values):
 def settings(copts, precompiled):
     """The copts, and the deps to add, of a target beside the header :<precompiled>."""
     if native.repository_name() == "@":
-        # A warning of a consumer's newer compiler must not break their build.
+        # Warnings of a consumer's newer compiler must not fail their build.
         copts = copts + ["-Werror"]
     return (
         copts + _precompiled(precompiled_copts(precompiled)),
         _precompiled(["//third_party/precompiled:" + precompiled]),
     )
 
-# Sources that are compiled as one, at most.
+# The maximum number of joined sources.
 _JOINED = 12
 
-# Of CUDA, by the host's compiler: kernels are instantiated for many dtypes.
+# For CUDA's sources on the host, which instantiate kernels for many dtypes.
 _JOINED_CUDA = 4
 
 def joined_sources(name, srcs, testonly):
@@ -77,7 +77,7 @@ def joined_sources(name, srcs, testonly):
     if native.repository_name() != "@":
         return joined
 
-    # Each by itself shows what it does not include.
+    # Separate sources reveal missing includes.
     return select({
         "//third_party/precompiled:off": srcs,
         "//conditions:default": joined,

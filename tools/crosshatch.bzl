@@ -3,7 +3,7 @@
 
     load("//tools:crosshatch.bzl", "ch_cc_library", "ch_cc_test", "ch_rank_test")
 
-    # A target is a concept; private unless it says otherwise.
+    # One target per concept, private by default.
     ch_cc_library(
         name = "dtype",
         srcs = ["dtype.cc"],
@@ -15,7 +15,7 @@
         ],
     )
 
-    # The public API of the package, under the package's own name.
+    # The package's public API has the package's name.
     ch_cc_library(
         name = "tensor",
         hdrs = ["tensor.h"],
@@ -110,13 +110,13 @@ NEEDS_CUDA = select({
     "//conditions:default": ["//third_party:needs_config_cuda"],
 })
 
-# target_compatible_with of what needs MPI: wildcards skip it where //:mpi is off.
+# target_compatible_with of MPI's code: wildcards skip it without //:mpi.
 NEEDS_MPI = select({
     "//:with_mpi": [],
     "//conditions:default": ["//third_party:needs_mpi"],
 })
 
-# The same of UCX, and //:ucx.
+# The same for UCX and //:ucx.
 NEEDS_UCX = select({
     "//:with_ucx": [],
     "//conditions:default": ["//third_party:needs_ucx"],
@@ -146,15 +146,13 @@ def ch_cc_library(name, srcs = [], hdrs = [], deps = [], copts = [], optimised =
             fail("{}: list {} in hdrs; a private header belongs to a private target".format(name, src))
     is_kernel = copts == KERNEL_COPTS
     if not is_kernel:
-        # A file of kernels is read once for each instruction set.
+        # A file of kernels is compiled once for each instruction set.
         srcs = joined_sources(name, srcs, kwargs.get("testonly"))
     if kwargs.get("testonly") and not optimised:
         base, more = settings(TEST_COPTS, "test")
     else:
-        # A precompiled header brings its own level of optimisation: beside one of
-        # -O2 GCC compiles the functions of Highway's targets, which have options
-        # of their own, at -O2 too, whatever -O the file is given. So kernels have
-        # one of their own.
+        # With a precompiled header of -O2, GCC compiles the functions of Highway's targets at -O2,
+        # whatever the file's -O. So kernels have their own header.
         base, more = settings(COPTS, "kernel" if is_kernel else "library")
     cc_library(
         name = name,
@@ -311,7 +309,7 @@ def ch_emulated_cuda_library(name, srcs, deps = [], **kwargs):
     """
     _check(name, deps)
 
-    # Not as a test's own code, which is hardly optimised.
+    # Optimised, unlike a test's own code.
     base, more = settings(COPTS, "library")
     cc_library(
         name = name,
@@ -370,11 +368,11 @@ def ch_rank_test(
         for way in _WAYS
     }
 
-    # ThreadSanitizer does not know the threads of emulated kernels.
+    # ThreadSanitizer does not support the fibers of emulated kernels.
     linked = ["//testing:on_" + way for way in ["cuda", "nccl"] if way in engines + devices]
     ch_cc_test(
         name = name,
-        # The packages below //testing have tests on threads alone.
+        # Packages below //testing only have tests on threads.
         main = "//testing:main" if len(engines) + len(devices) > 2 else GTEST_MAIN,
         tags = tags + ["ranks", "cpu:" + str(ranks)],
         deps = deps + select({
@@ -430,7 +428,7 @@ def ch_rank_test(
                 runner = runner,
             )
 
-# The arguments of a program whose ranks are there.
+# Arguments that select a program's engine and device.
 _WAYS = {
     "cpu": [],
     "local": [],

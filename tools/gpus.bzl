@@ -7,10 +7,10 @@ out of wildcards, and its <name>.gpus, which wildcards build as well, says so.
 
 load("@local_config_cuda//:defs.bzl", "CUDA_DEVICES", "NCCL_VERSION")
 
-# How many a test may need; more rank threads than GPUs share them.
+# Possible numbers of GPUs for a test. More rank threads share them.
 GPU_COUNTS = [1, 2, 4, 8]
 
-# Whether ranks that NCCL joins may share a GPU.
+# Whether ranks may share a GPU with NCCL.
 NCCL_SHARES_GPUS = NCCL_VERSION >= 23000
 
 _Gpus = provider(doc = "How many GPUs tests may have.", fields = ["count"])
@@ -71,7 +71,7 @@ def needs_gpus(count):
 def _gpu_requirement_impl(ctx):
     there = ctx.attr._flag[_Gpus].count
     if there < ctx.attr.count:
-        # The way by which a rule says something to whoever builds it.
+        # The only way for a rule to print a message.
         # buildifier: disable=print
         print("{} is left out: it needs {} GPU{}, and --//:gpus is {}".format(
             ctx.attr.test,

@@ -9,7 +9,7 @@ are made from it, and //tests:layers_test checks the resulting build graph.
 _THROUGH_NN = ["base", "tensor", "comm", "mesh", "dtensor", "nn"]
 _THROUGH_EXTENSIONS = _THROUGH_NN + ["fsdp", "tp", "extensions"]
 
-# Package -> the packages it may depend on, besides itself and third_party.
+# Package -> the packages that it may depend on, in addition to itself and third_party.
 LAYERS = {
     "base": [],
     "tensor": ["base"],
@@ -27,14 +27,14 @@ LAYERS = {
     "testing": ["base", "tensor", "comm", "mesh"],
 }
 
-# Package -> its sub-packages, each of which may depend on those before it. The
-# package itself, which is their public face, and its tests/ see all of them.
+# Package -> its sub-packages, each of which may depend on previous ones. The package itself, their
+# public API, and its tests/ may depend on all.
 STEPS = {
     "dtensor": ["layout", "redistribution", "rules", "dispatch"],
 }
 
-# Package of what tests share (all of it testonly) -> the packages whose tests
-# may use it. Some of them are below it: their libraries are not.
+# Package of testonly helpers -> the packages whose tests may use it. Libraries of packages below it
+# may not.
 TEST_HELPERS = {
     "emulation": [
         "tensor",
@@ -52,7 +52,7 @@ TEST_HELPERS = {
     ],
 }
 
-# What crosses packages sees all of them.
+# Packages that may depend on all of them.
 _CROSSING = ["tests", "benchmarks", "docs"]
 
 def users_of(layer):

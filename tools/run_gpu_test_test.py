@@ -18,7 +18,7 @@ run_gpu_test = importlib.util.module_from_spec(
     importlib.util.spec_from_loader("run_gpu_test", _loader))
 _loader.exec_module(run_gpu_test)
 
-# The program's locks lie in the test's own directory.
+# The program's locks are in the test's own directory.
 _START = """
 import importlib.machinery, importlib.util, sys
 loader = importlib.machinery.SourceFileLoader("run_gpu_test", sys.argv[1])
@@ -52,7 +52,7 @@ class RunGpuTestTest(unittest.TestCase):
         self.fail("%s did not come" % name)
 
     def test_nobody_shares_a_gpu(self):
-        # A directory can be made once: who finds it made shares a GPU.
+        # Creating a directory twice fails, which detects a shared GPU.
         script = """
             for gpu in $(echo $CUDA_VISIBLE_DEVICES | tr , ' '); do
               mkdir "$ROOT/used_$gpu" || exit 1
@@ -71,7 +71,7 @@ class RunGpuTestTest(unittest.TestCase):
         first = self.start(1, "touch $ROOT/first; while [ ! -e $ROOT/end ]; do sleep 0.01; done")
         self.wait_for("first")
         many = self.start(3, "touch $ROOT/many")
-        # It has its turn once it holds the two that are free.
+        # It runs when it has locked the two free ones.
         for name in ("1", "2"):
             self.wait_for("locks/gpu_" + name)
         later = self.start(1, "test -e $ROOT/many")
@@ -122,12 +122,12 @@ class RunGpuTestTest(unittest.TestCase):
             ("", []),
             ("GPU-a,3", ["GPU-a", "3"]),
             (" 2, 01", ["2", "1"]),
-            # Up to the first name that is none.
+            # Up to the first invalid name.
             ("-1", []),
             ("0,-1,1", ["0"]),
             ("1,,2", ["1"]),
             ("3,no,2", ["3"]),
-            # One GPU twice.
+            # A duplicate GPU.
             ("0,0", []),
             ("0,1,00", []),
             ("MIG-a,MIG-a", []),

@@ -17,8 +17,8 @@ sys.path.append(os.path.join(sys.path[0], "../../testing"))
 from held_port import bind, hold_port  # noqa: E402
 
 PROGRAM = sys.argv.pop(1)
-# A machine that is busy may keep a process waiting, so what is measured in
-# these is long, and what is only waited for by mistake much longer.
+# Generous for a busy machine: what is measured is long, and timeouts of failed cases are much
+# longer.
 HEARTBEAT = 1.5
 LEAVE = 1.0
 LONG = 60.0
@@ -73,7 +73,7 @@ class CoordinationFaultsTest(unittest.TestCase):
             listening.listen()
 
     def test_a_killed_rank_is_named_at_once(self):
-        # The times are such that only the end of the connection can tell.
+        # The times are so long that only the broken connection can be the reason.
         job = self.job(4)
         job.ranks[2].kill()
         text = job.said(0, 1, 3)

@@ -14,14 +14,14 @@ import os
 import re
 import sys
 
-# Operands that may be undefined besides those that default to Tensor().
+# Operands that may be undefined, in addition to those that default to Tensor().
 OPTIONAL = {
     ("RmsNorm", "weight"),
     ("LayerNorm", "weight"),
     ("LayerNorm", "bias"),
 }
 
-# Methods of Tensor that an undefined one has.
+# Methods that work on an undefined Tensor.
 OF_ANY_TENSOR = {"defined", "SameAs", "IsUnique", "IsOnlyHandle", "Describe"}
 
 VALUES = {

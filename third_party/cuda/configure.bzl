@@ -8,13 +8,13 @@ is built. What a toolkit lacks is an error of who depends on it.
 
 _DEFS = """# What cuda_library needs to know of the toolkit; NVCC is "" without one.
 NVCC = {nvcc}
-# The oldest first.
+# Oldest first.
 CUDA_ARCHITECTURES = {architectures}
-# Where one was looked for in vain, and what was missing there.
+# The searched directories, and what they lack.
 CUDA_SEARCHED = {searched}
-# How many GPUs this machine has.
+# The number of GPUs of this machine.
 CUDA_DEVICES = {devices}
-# Such as 22809 for 2.28.9, 0 without NCCL.
+# For example 22809 for 2.28.9; 0 without NCCL.
 NCCL_VERSION = {nccl_version}
 """
 
@@ -62,7 +62,7 @@ def _cuda_configure_impl(rctx):
         nccl_version = int(found["nccl_version"]),
     ))
 
-    # cublasLt and NCCL are hundreds of MB: linked where they lie.
+    # Not copied: cublasLt and NCCL have hundreds of MB.
     directories = []
     for directory in found["includes"]:
         directories.append("include_{}".format(len(directories)))

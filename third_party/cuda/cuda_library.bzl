@@ -13,7 +13,7 @@ _MODE_FLAGS = {
     "opt": ["-O3", "-DNDEBUG"],
 }
 
-# Sources that --//third_party/cuda:quick compiles as one, at most.
+# The maximum number of sources that --//third_party/cuda:quick joins.
 _JOINED = 8
 
 def _architecture_flags(architectures):
@@ -52,13 +52,13 @@ def _compile(ctx, src, context, toolchain, pic):
     args.add_all(["-ccbin", toolchain.compiler_executable])
     args.add_all(["--expt-relaxed-constexpr", "-Xcompiler", "-Wno-psabi"])
 
-    # As on the CPU, multiply-adds are fused where the source says so only.
+    # As on the CPU, only explicit multiply-adds are fused.
     args.add("--fmad=false")
     if pic:
         args.add_all(["-Xcompiler", "-fPIC"])
     args.add_all(_MODE_FLAGS[ctx.var["COMPILATION_MODE"]])
     if quick:
-        # Joined sources include by path.
+        # Joined sources include others by path.
         args.add_all(["--Ofast-compile=max", "-I", "."])
     args.add_all(_architecture_flags(CUDA_ARCHITECTURES[:1] if quick else CUDA_ARCHITECTURES))
     args.add_all(context.defines, before_each = "-D")
@@ -101,8 +101,8 @@ def _cuda_library_impl(ctx):
     if ctx.attr._quick[BoolFlagInfo].value:
         srcs = _joined(ctx, srcs)
 
-    # Both kinds are declared; Bazel runs the one that the linking asks for, or
-    # where the library alone is built the one that tests are linked of.
+    # Declares both kinds. Bazel builds the one that is linked or, for the library alone, the one
+    # that tests link.
     pic_objects = depset([_compile(ctx, s, context, toolchain, True) for s in srcs])
     outputs = cc_common.create_compilation_outputs(
         objects = depset([_compile(ctx, s, context, toolchain, False) for s in srcs]),
@@ -121,12 +121,12 @@ def _cuda_library_impl(ctx):
     return [
         DefaultInfo(
             files = pic_objects,
-            # For who names it as data, not for who links it.
+            # For targets that use it as data instead of linking it.
             data_runfiles = ctx.runfiles(transitive_files = pic_objects),
             default_runfiles = ctx.runfiles(),
         ),
-        # Who calls what it defines includes its header, and no toolkit's: host code
-        # is compiled as without --config=cuda, and taken from the cache.
+        # Users include its header and none of the toolkit's, so host code is the same as without
+        # --config=cuda and comes from the cache.
         CcInfo(linking_context = linking),
     ]
 

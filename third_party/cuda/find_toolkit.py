@@ -24,10 +24,10 @@ import shutil
 import sys
 import sysconfig
 
-# What is linked, and by which file's name it goes.
+# Libraries to link, and the names of their files.
 LIBRARIES = {"cublas_lt": "libcublasLt", "cudart": "libcudart", "nccl": "libnccl"}
 
-# Products of bfloat16 on tensor cores (tensor/backends/cuda/capability.cc).
+# Tensor cores with bfloat16 (tensor/backends/cuda/capability.cc).
 LEAST_ARCHITECTURE = 80
 
 
@@ -40,7 +40,7 @@ def parts_of(place):
     if (place / "bin/nvcc").exists():
         beside = place.parent if place.parent.name == "nvidia" else None
     else:
-        # Python packages: `place` is their nvidia/.
+        # Python packages: `place` is their directory nvidia/.
         beside = place
         whole = sorted(place.glob("cu[0-9]*/bin/nvcc"), reverse=True)
         whole += place.glob("cuda_nvcc/bin/nvcc")
@@ -66,7 +66,7 @@ def flags_of(stem, libs):
             return ["-L%s" % lib, "-lcudart_static", "-ldl", "-lrt", "-lpthread"]
         if (lib / (stem + ".so")).exists():
             return search + ["-l" + stem[len("lib"):]]
-        # Python packages have the file of the soname alone.
+        # Python packages only have the file named by the soname.
         for file in sorted(lib.glob(stem + ".so.*")):
             return search + ["-l:" + file.name]
     return None

@@ -7,8 +7,8 @@ system's libraries of the same version.
 
 load("@rules_cc//cc:defs.bzl", "cc_library")
 
-# The file's name within the program is that of its header, so that what is
-# generated includes "crosshatch/<package>/<file>.pb.h".
+# The embedded file name equals the header's, so that generated code includes
+# "crosshatch/<package>/<file>.pb.h".
 _COMPILE = """
 set -e
 out=$$(mktemp -d)
@@ -21,9 +21,8 @@ protoc --proto_path=crosshatch/{package}=$$(dirname "$$source") \\
 mv "$$out"/crosshatch/{package}/* $(RULEDIR)/
 """
 
-# The system's gRPC is not instrumented: ThreadSanitizer does not see how it
-# synchronizes, and takes its templates in our objects for racing. What includes
-# its headers is therefore compiled without.
+# The system's gRPC is not instrumented, so ThreadSanitizer reports false races in its templates.
+# Sources that include its headers are compiled without it.
 GRPC_COPTS = ["-fno-sanitize=thread"]
 
 def grpc_library(name, src, visibility):
@@ -56,7 +55,7 @@ def grpc_library(name, src, visibility):
             name = library,
             srcs = [name + suffix + ".cc"],
             hdrs = [name + suffix + ".h"],
-            # Nobody here can mend what a generator writes.
+            # Ignore warnings in generated code.
             copts = ["-std=c++20", "-w"] + GRPC_COPTS,
             include_prefix = "crosshatch/" + package,
             strip_include_prefix = "/" + package,

@@ -12,8 +12,8 @@ load("@rules_cc//cc:find_cc_toolchain.bzl", "find_cc_toolchain", "use_cc_toolcha
 load("@rules_cc//cc/common:cc_common.bzl", "cc_common")
 load("@rules_cc//cc/common:cc_info.bzl", "CcInfo")
 
-# Without the random layout of addresses GCC writes the same bytes each time, and
-# whoever depends on them is found in a shared cache. A container may forbid it.
+# Without address space randomization GCC's output is deterministic, so dependents hit the shared
+# cache. A container may forbid that.
 _COMPILE = """
 machine=$(uname -m)
 if setarch "$machine" -R true 2>/dev/null; then
@@ -31,11 +31,11 @@ def precompiled_copts(name):
     return [
         "-include",
         "third_party/precompiled/generated/{}.h".format(name),
-        # Beside precompiled headers GCC 12 raises false alarms on vectors within
-        # vectors; sources without them (tools/nightly plain) show the true ones.
+        # With precompiled headers GCC 12 gives false warnings about nested vectors. tools/nightly
+        # plain gives the true ones.
         "-Wno-array-bounds",
-        # GCC counts what was precompiled as garbage that it may find, and looks
-        # through it again and again: a tenth of the time. Clang has no such option.
+        # Prevents GCC from scanning the precompiled data in each garbage collection, which takes a
+        # tenth of the time. Clang ignores the option.
         "--param=ggc-min-heapsize=1048576",
         "-Wno-unused-command-line-argument",
     ]
@@ -79,7 +79,7 @@ def _precompiled_header_impl(ctx):
         arguments = [toolchain.compiler_executable] + arguments,
         inputs = depset([header], transitive = [toolchain.all_files]),
         outputs = [precompiled],
-        # A path of the sandbox must not get into what is written.
+        # Keeps the sandbox's path out of the output.
         env = dict(environment, PATH = "/usr/bin:/bin", PWD = "/proc/self/cwd"),
         mnemonic = "CppPrecompile",
         progress_message = "Precompiling " + ctx.file.hdr.short_path,

@@ -30,7 +30,7 @@ _RULES_JAVA = [
     "java_toolchain",
 ]
 
-# A builtin cannot be exported under its own name from the file that reads it.
+# A .bzl file cannot export a builtin under its own name.
 _BUILTINS = "B_CcInfo = CcInfo\nB_cc_common = cc_common\n"
 
 _FIND_CC_TOOLCHAIN = """

@@ -3,9 +3,8 @@
 
 load(":library.bzl", "missing")
 
-# Upstream's package -> its targets. synchronization is left out: the system's
-# build of absl::Mutex is not instrumented, so ThreadSanitizer reports races in
-# right programs.
+# Upstream's package -> its targets. Without synchronization, because the system's absl::Mutex is
+# not instrumented and ThreadSanitizer reports false races.
 _TARGETS = {
     "algorithm": ["algorithm", "container"],
     "base": ["base", "config", "core_headers", "dynamic_annotations", "log_severity"],
@@ -42,7 +41,7 @@ _TARGETS = {
     "utility": ["utility"],
 }
 
-# Where the name of the pkg-config module is not absl_<target>.
+# For targets whose pkg-config module is not absl_<target>.
 _MODULES = {
     "flags:commandlineflag": "absl_flags_commandlineflag",
     "flags:config": "absl_flags_config",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A repository around a library that the system's packages installed."""
 
-# The compiler looks here by itself.
+# The compiler searches these itself.
 _STANDARD_DIRS = ["/usr/include", "/usr/local/include"]
 
 _LIBRARY = """
@@ -16,7 +16,7 @@ cc_library(
 
 def missing(rctx, what, package):
     """Stops with one sentence that names what is missing and how to get it."""
-    # The names that bzlmod makes up end with that in MODULE.bazel.
+    # bzlmod appends the name in MODULE.bazel to generated names.
     repo = rctx.name.replace("+", "~").split("~")[-1]
     fail(("{what} is missing, which @{repo} needs. On Debian: apt-get install {package}. " +
           "Elsewhere: define a repository named {repo} before crosshatch_deps(), or, with " +
@@ -34,8 +34,8 @@ def _system_library_impl(rctx):
     if not found:
         missing(rctx, "The header " + rctx.attr.header, rctx.attr.package)
 
-    # Bazel refuses absolute paths outside the compiler's own directories; a
-    # link to the whole directory costs one file in a sandbox.
+    # Bazel refuses absolute paths outside of the compiler's directories. A link to the directory
+    # counts as one file in a sandbox.
     linked = found not in _STANDARD_DIRS
     if linked:
         rctx.symlink(found, "include")
