@@ -25,7 +25,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Issues one collective.
 absl::Status IssueOne(CollectiveKind kind, Communicator& comm, float* part,
                       float* whole, int64_t count, Stream& stream) {
   const int64_t share = count / comm.size();

@@ -107,7 +107,6 @@ absl::Status TimeHere(std::vector<OpTime>& times) {
   });
 }
 
-// Returns the output of `command`, or "" if it fails.
 std::string OutputOf(const std::string& command) {
   std::string text;
   FILE* const pipe = popen(command.c_str(), "r");

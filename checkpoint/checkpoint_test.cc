@@ -480,7 +480,6 @@ TEST(CheckpointTest, WhatEachSliceHasIsSavedOnce) {
   });
 }
 
-// The meshes are not slices of one mesh.
 TEST(CheckpointTest, WhatEachMeshHasIsSavedOnce) {
   const std::string dir = FreshDir("meshes");
   RunRanks(4, [&](World& world) -> absl::Status {

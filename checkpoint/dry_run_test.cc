@@ -213,7 +213,6 @@ TEST(DryRunTest, PlansTheStateOfATwoBillionParameterLlama) {
         }
         EXPECT_EQ(stats.bytes_read, held);
         EXPECT_EQ(stats.bytes_hashed, 0);
-        // Opens only the files that it needs.
         EXPECT_GT(stats.files_opened, 0);
         EXPECT_LT(stats.files_opened, 64);
         return absl::OkStatus();

@@ -325,7 +325,6 @@ TEST(HfConfigTest, WritesThreeFieldsForPhi3) {
                             {"long_factor", {2.0, 3.0}}}));
 }
 
-// Configs as published with the models.
 TEST(HfConfigTest, ReadsTheFilesOfModels) {
   const char* const kFiles[] = {
       R"({"architectures": ["LlamaForCausalLM"], "attention_bias": false,

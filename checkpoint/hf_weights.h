@@ -14,7 +14,6 @@
 
 namespace crosshatch::checkpoint {
 
-/// A tensor and the file that holds it.
 struct StoredTensor {
   std::shared_ptr<const SafetensorsFile> file;
   int index = 0;

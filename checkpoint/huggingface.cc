@@ -103,7 +103,6 @@ absl::Status CheckExtra(const StoredTensors& stored,
       " contains tensors that the model does not have: ", ListNames(extra)));
 }
 
-/// A part of a stored tensor.
 struct StoredPart {
   StoredTensor source;
   Box box;  ///< In the tensor of the parameters, which is the stored one ...
@@ -185,7 +184,6 @@ struct Slice {
   }
 };
 
-/// Adds the slices of the parameters in `stored`.
 absl::Status AddSlices(const MergedTensor& tensor, const StoredTensor& stored,
                        std::vector<Slice>& slices) {
   const TensorInfo& info = stored.info();

@@ -26,7 +26,6 @@
 
 namespace crosshatch::checkpoint {
 
-/// The name of the index file in a checkpoint's directory.
 inline constexpr char kIndexFile[] = "checkpoint.json";
 
 /// Returns the name of data file `number` (from 0) of `count`:
@@ -42,7 +41,6 @@ bool IsCheckpointFile(const std::string& name);
 /// is written.
 std::string ReportFileName(int rank);
 
-/// A tensor in the index.
 struct IndexedTensor {
   std::string name;
   DType dtype = DType::kFloat32;

@@ -223,7 +223,6 @@ TEST(MemoryTest, LoadingTakesWhatIsReadAtOnceOfWhatTheHostCannotReach) {
   });
 }
 
-/// Measures a visit of the whole state.
 Taken Visit(nn::StateHolder holder) {
   return Measure([&](World& world, nn::Linear&, nn::StateDict& state) {
     return nn::VisitFullState(world, state, holder,

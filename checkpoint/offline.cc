@@ -53,7 +53,6 @@ struct Source {
     return source;
   }
 
-  /// Opens all files of `tensor`.
   absl::Status OpenAll(const IndexedTensor& tensor) {
     return files->Open(tensor, PartsOf(tensor, WholeBox(tensor.sizes)));
   }
@@ -166,7 +165,6 @@ absl::StatusOr<std::string> DiffElements(Source& a, const IndexedTensor& x,
       ToString(where));
 }
 
-/// A tensor in a converted file.
 struct Converted {
   TensorInfo info;
   /// Concatenated along dim 0.
@@ -207,7 +205,6 @@ size_t PartsDue(const std::string& name, const ConvertOptions& options) {
   return static_cast<size_t>(last) + 1;
 }
 
-/// Adds `tensor` as part `part` of `to`.
 absl::Status AddPart(const IndexedTensor& tensor, int part, Converted& to) {
   const auto at = static_cast<size_t>(part);
   if (to.parts.size() <= at) to.parts.resize(at + 1);

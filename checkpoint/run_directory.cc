@@ -426,7 +426,6 @@ absl::Status RunCheckpoints::Load(nn::Stateful& stateful, int64_t step,
   const absl::Status loaded = LoadCheckpoint(world_, stateful, dir, options);
   CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
                       AllRanks(world_));
-  // Every rank has this error.
   if (absl::IsDataLoss(loaded)) {
     CH_ASSIGN_OR_RETURN(const std::vector<std::string> whole,
                         OnEveryRank(*comm, "last complete checkpoint",

@@ -108,7 +108,6 @@ class SafetensorsFile {
   absl::Status ParseHeader();
 
   std::unique_ptr<const ReadableFile> file_;
-  /// Offset of the data in the file.
   int64_t data_start_ = 0;
   std::vector<TensorInfo> tensors_;
   std::vector<int64_t> offsets_;

@@ -24,7 +24,6 @@ int FilesOf(const SavePlan& plan, int rank) {
   return plan.by_rank[static_cast<size_t>(rank)].empty() ? 0 : 1;
 }
 
-/// Plans a save in a dry run.
 absl::Status PlanDry(World& world, const absl::StatusOr<nn::StateDict>& state,
                      const SaveCheckpointOptions& options) {
   CH_RETURN_IF_ERROR(state.status());

@@ -71,7 +71,6 @@ class SaveJob {
   /// Returns this rank's pieces of `round`; none if it has written all.
   absl::Span<const Piece> Round(int round) const;
   const SavePlan& plan() const { return plan_; }
-  /// Returns the directory that files are written to.
   const std::string& directory() const { return directory_; }
 
   /// \name This rank's file

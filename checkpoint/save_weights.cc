@@ -45,7 +45,6 @@
 namespace crosshatch::checkpoint {
 namespace {
 
-/// Returns the dtype in which a tensor is written.
 DType StoredDType(const MergedTensor& tensor, const SaveOptions& options) {
   const DType dtype = tensor.parts[0].parameter->data().dtype();
   return IsFloatingPoint(dtype) ? options.dtype.value_or(dtype) : dtype;
@@ -120,7 +119,6 @@ std::map<std::string, Source> SourcesOf(
   return sources;
 }
 
-/// The contents of the files.
 struct Contents {
   std::vector<MergedTensor> tensors;
   WeightFilesPlan files;

@@ -89,7 +89,6 @@ class WeightFiles {
   std::string SavingName(size_t file) const;
   absl::Status WriteAll(size_t file, int64_t offset, const void* data,
                         int64_t bytes);
-  /// Opens `file` as fd_.
   absl::Status Open(size_t file);
   absl::Status CloseOpen();
 

@@ -17,7 +17,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// Owns parameters with names.
 class Parameters {
  public:
   Parameters& Add(const std::string& name, Shape sizes,

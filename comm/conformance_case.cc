@@ -88,7 +88,6 @@ uint64_t Hash(uint64_t a, uint64_t b, uint64_t c, uint64_t d) {
   return h;
 }
 
-/// Returns element `i` of list `list` that rank `rank` sends.
 double Value(const CollectiveCase& c, int rank, int list, int64_t i) {
   const uint64_t hash = Hash(c.seed, rank, list, i);
   if (c.reals) {

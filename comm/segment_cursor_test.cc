@@ -10,7 +10,6 @@
 namespace crosshatch {
 namespace {
 
-/// Returns the offsets of a list's elements from `base`.
 std::vector<int64_t> Offsets(const SegmentList& list, const int32_t* base) {
   std::vector<int64_t> offsets;
   for (const Segment& s : list) {

@@ -62,7 +62,6 @@ Tensor Make(const char* what, ShapeView sizes, const DeviceMesh& mesh,
   return whole == layout ? made : InSums(made, layout);
 }
 
-// Returns start, start + 1, ...
 Tensor Count(int64_t start, int64_t count, DType dtype) {
   const Tensor part = Empty({count}, dtype);
   internal::Launch(&KernelTable::arange,

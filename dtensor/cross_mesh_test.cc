@@ -38,7 +38,6 @@ struct MeshOf {
 using Body = std::function<void(World& world, const DeviceMesh& before,
                                 const DeviceMesh& after)>;
 
-/// Runs `body` with two meshes of one world.
 void OnTwoMeshes(int ranks, const MeshOf& before, const MeshOf& after,
                  const Body& body) {
   RunRanks(ranks, [&](World& world) -> absl::Status {

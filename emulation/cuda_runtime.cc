@@ -33,7 +33,6 @@ struct CudaEventState {
 namespace emulation {
 namespace {
 
-/// One device.
 struct DeviceState {
   explicit DeviceState(int64_t bytes) : memory(bytes) {}
   DeviceMemory memory;

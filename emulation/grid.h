@@ -39,7 +39,6 @@ struct Launch {
   uint64_t seed = 0;
 };
 
-/// Runs `thread` once for each thread of the launch.
 void RunGrid(const Launch& launch, absl::FunctionRef<void()> thread);
 
 /// \name Functions for a kernel's threads

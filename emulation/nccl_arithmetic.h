@@ -9,7 +9,6 @@
 
 namespace crosshatch::emulation {
 
-/// Returns the bytes of one element.
 size_t NcclBytes(ncclDataType_t type);
 
 /// Reduces elements [begin, begin + count) of `inputs`, one per rank, into

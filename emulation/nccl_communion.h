@@ -71,7 +71,6 @@ class Communion {
   /// Makes waiting threads check again.
   void Wake();
 
-  /// Adds `rank` to split number `split`.
   void Split(int64_t split, int rank, int color, int key);
   struct Child {
     std::shared_ptr<Communion> communion;  ///< Null: of no color.

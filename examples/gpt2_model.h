@@ -106,7 +106,6 @@ class Gpt2 final : public nn::Module {
 /// GPT2LMHeadModel. It stores matrices as [in, out], and queries, keys and
 /// values concatenated.
 checkpoint::WeightNames Gpt2Names();
-/// Returns the text of config.json.
 std::string Gpt2ConfigText(const Gpt2Config& config);
 
 /// Shards a model over the axes "tp" and "fsdp" of `mesh`, before it has its

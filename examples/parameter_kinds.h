@@ -15,13 +15,11 @@
 
 namespace crosshatch::examples {
 
-/// A kind of parameters.
 struct ParameterKind {
   std::string name;    ///< "layers.*.mlp.up_proj.weight"
   std::string layout;  ///< "[S(0),R]"; "plain" if not distributed.
   Shape sizes;
   int count = 0;
-  /// The first parameter of the kind.
   const nn::Parameter* first = nullptr;
 };
 

@@ -15,7 +15,6 @@
 
 namespace crosshatch::examples {
 
-/// Options of Sample.
 struct SampleOptions {
   int64_t count = 0;  ///< Number of tokens to draw.
   /// Divides the logits; 0: takes the most likely token (the first of equals).

@@ -102,7 +102,6 @@ TEST(TokenSourceTest, DocumentsEndWithAToken) {
   EXPECT_THAT(source->Rows(0, 3, 1, 1).documents, ElementsAre());
 }
 
-/// Returns the bytes of `values`, 32 bits each.
 std::string Words(const std::vector<uint32_t>& values) {
   std::string bytes;
   for (const uint32_t value : values) {

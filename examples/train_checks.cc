@@ -107,7 +107,6 @@ absl::Status CheckSample(const TrainOptions& options, int64_t prompt) {
       rope.original_positions, " positions; draw fewer"));
 }
 
-// Returns whether `path` is `directory` or is in it.
 bool IsWithin(const fs::path& path, const fs::path& directory) {
   const auto [in_directory, in_path] = std::mismatch(
       directory.begin(), directory.end(), path.begin(), path.end());
@@ -269,8 +268,8 @@ absl::Status CheckMemory(const TrainOptions& options, const TokenSource& tokens,
     return absl::ResourceExhaustedError(absl::StrCat(
         "--sample=", options.sample, ": keys and values of these tokens take ",
         FormatBytes(static_cast<int64_t>(std::min(drawn, 9e18))),
-        " in addition to the model, and this machine has ",
-        FormatBytes(memory), "; draw fewer"));
+        " in addition to the model, and this machine has ", FormatBytes(memory),
+        "; draw fewer"));
   }
   if (bytes > static_cast<double>(memory)) return too_much(bytes);
   // If sizes do not divide, the last rank has the least.

@@ -25,7 +25,6 @@ namespace crosshatch::examples {
 /// Number of training tokens that --sample continues without --prompt.
 inline constexpr int64_t kDefaultPromptTokens = 16;
 
-/// Options of a training run.
 struct TrainOptions {
   /// As given, with an fsdp axis of size 1 if there was none.
   std::vector<MeshAxis> mesh;

@@ -27,7 +27,6 @@ void CastFloats(TensorList& tensors, DType dtype) {
   }
 }
 
-// Adds the states of `modules` to `states`, each once.
 void AddStates(const std::vector<nn::NamedModule>& modules,
                std::vector<FsdpState*>& states) {
   for (const nn::NamedModule& named : modules) {

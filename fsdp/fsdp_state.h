@@ -204,7 +204,6 @@ class FsdpState final : public nn::StateGuard {
   /// @{
   /// Records that backward has reached an output of `forward`.
   void BeginBackward(const std::shared_ptr<ObservedForward>& forward);
-  /// Begins and ends the trace span of the module's backward.
   void BeginBackwardSpan();
   void EndBackwardSpan();
   /// If the module's backward awaits no more gradients, frees the remaining

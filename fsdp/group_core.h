@@ -28,7 +28,6 @@
 
 namespace crosshatch::fsdp {
 
-/// A parameter of a group and its representations.
 struct GroupMember {
   std::shared_ptr<nn::Parameter> parameter;
   std::shared_ptr<const ForwardForm> form;

@@ -41,7 +41,6 @@ absl::Status Annotate(const absl::Status& status, const std::string& name) {
                                                   name, " ", status.message()));
 }
 
-// Returns the dim to shard `parameter` on.
 absl::StatusOr<int> ShardDim(const nn::Parameter& parameter,
                              const FullyShardOptions& options) {
   const Tensor& data = parameter.data();

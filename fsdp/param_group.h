@@ -46,7 +46,6 @@
 
 namespace crosshatch::fsdp {
 
-/// A group of parameters on one rank.
 class ParamGroup {
  public:
   /// A parameter, and a note for Describe: "tied with lm_head.weight".

@@ -207,7 +207,6 @@ TEST(SummonFullParametersTest, TakesTheModulesOwnGroupAlone) {
                         SummonFullParameters::Begin(model, {.recurse = false}));
     CH_EXPECT_EQ(scope->entries().size(), 2u);
     CH_EXPECT_NE(scope->Find("head.bias"), nullptr);
-    // The blocks are not summoned.
     return SummonFullParameters::Begin(*model.blocks()[0]).status();
   });
 }

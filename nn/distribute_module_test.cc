@@ -106,7 +106,6 @@ DistributeModuleOptions PlainOutside() {
   };
 }
 
-// Returns the output followed by the gradients.
 using Values = std::vector<std::vector<float>>;
 absl::StatusOr<Values> OutputAndGradients(Net& net) {
   const Tensor output = net.Forward(SmallIntegers({4, 5}, 9));

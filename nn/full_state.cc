@@ -177,8 +177,6 @@ bool IsOn(const DeviceMesh& mesh, int rank) {
   return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
 
-/// Returns `tensor` on the only rank of `first`, and an undefined tensor on the
-/// others.
 Tensor OnFirstRank(const Tensor& tensor, const DeviceMesh& first) {
   const bool is_first = first.coordinate().has_value();
   if (!tensor.is_distributed()) return is_first ? tensor : Tensor();

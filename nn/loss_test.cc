@@ -300,7 +300,6 @@ TEST_P(CrossEntropyLossTest, IsThatOfOneRankOnAnyMesh) {
         const Tensor logits = DistributeTensor(Logits(), mesh, layout);
         const Tensor targets = TargetsOf(GetParam());
         CH_RETURN_IF_ERROR(Check(logits, targets));
-        // The targets have the layout of the rows.
         Layout rows = Layout::Replicated(mesh.layout(), targets.ndim());
         for (const int axis : layout.axes_of_dim(0)) {
           rows = rows.WithShard(axis, 0);

@@ -63,7 +63,6 @@ class CheckScope final {
 
 namespace internal {
 
-/// The result of one check.
 class CheckOutcome final {
  public:
   explicit CheckOutcome(const ::testing::AssertionResult& result)

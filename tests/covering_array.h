@@ -12,13 +12,11 @@
 
 namespace crosshatch {
 
-/// An option and the names of its values.
 struct TestedOption {
   std::string name;
   std::vector<std::string> values;
 };
 
-/// The index of a value, by option.
 using Combination = std::vector<int>;
 
 /// Returns whether value `va` of option `a` is compatible with value `vb` of

@@ -102,7 +102,6 @@ Tensor Rows(int64_t begin, int64_t end) {
   return Slice(SmallIntegers({kAllRows, kTime, 5}, 3), 0, begin, end);
 }
 
-// Returns the loss of a step, a sum over rows.
 absl::StatusOr<double> StepOf(Net& model, const Tensor& rows) {
   const Tensor loss = Sum(Square(model.Forward(rows)));
   CH_RETURN_IF_ERROR(Backward(loss));

@@ -295,7 +295,6 @@ absl::Status DropFromAnotherSeed(const DeviceMesh& mesh) {
   return Backward(Sum(net.Forward(Input())));
 }
 
-// Shards the norm. The dropout is outside of it.
 absl::Status DropOutsideOfTheShardedModules(const DeviceMesh& mesh) {
   Net net(/*p=*/0.5);
   CH_RETURN_IF_ERROR(fsdp::FullyShard(net.block().norm(), mesh));

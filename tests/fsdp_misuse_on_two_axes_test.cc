@@ -49,7 +49,6 @@ absl::Status Restore(World& world, nn::Module& model) {
   return nn::RestoreFullState(world, state, kept);
 }
 
-// Returns the writers of one axis and Restore.
 std::vector<Writer> WritersOnTwoAxes() {
   std::vector<Writer> writers = Writers();
   writers.push_back({"Restore", Restore});

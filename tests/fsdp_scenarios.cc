@@ -153,7 +153,6 @@ std::vector<Scenario> SettingScenarios() {
   add("few bytes ahead", {}).options.prefetch.bytes = 1;
   add("three buffers", {}).options.reduction.buffers = 3;
   add("modules run three times", {}).repeats = 3;
-  // Waits for the optimizer's event of the previous step.
   Scenario& event = add("after the optimizer's event", {});
   event.step.push_back(On(Kind::kStep));
   std::vector<ScriptCall> freeze;

@@ -35,7 +35,6 @@ std::vector<Axes> ScenarioMeshes();
 /// The ways to accumulate gradients over the backwards of a step.
 std::vector<Scenario> Accumulations();
 
-/// One scenario for each setting of FSDP.
 std::vector<Scenario> SettingScenarios();
 
 /// Shards an uneven dim of joined axes, or another dim.
@@ -50,7 +49,6 @@ Scenario ReplicatedScenario();
 /// Runs parts of the model by themselves, right after an update.
 Scenario PartsByThemselves();
 
-/// The calls of one iteration, one by one.
 std::vector<ScriptCall> PublicCalls();
 
 /// Leaves an iteration after `count` of the PublicCalls; it leaves no memory.

@@ -117,7 +117,6 @@ struct FsdpScript {
   bool replicates() const { return axes.front().name == "replicate"; }
 };
 
-/// Returns the script of a seed.
 FsdpScript RandomFsdpScript(uint64_t seed, int num_calls);
 
 std::string ToString(const FsdpScript& script);

@@ -299,7 +299,6 @@ class Interpreter final : public ScriptRunner {
   ShardedModule OfShard(int shard) { return *ShardedModule::Of(Module(shard)); }
   ShardedModule Of(int part) { return OfShard(shards().Of(part)); }
 
-  // Returns the roots of the trees.
   std::set<int> Trees() const {
     std::set<int> roots;
     for (int s = 0; s < shards().count(); ++s) roots.insert(shards().TreeOf(s));

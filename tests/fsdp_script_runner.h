@@ -93,7 +93,6 @@ class ScriptShards {
     return touched;
   }
 
-  // Returns the shard that owns the parameter.
   int Owner(const nn::Parameter& parameter) const {
     int shard = 0;
     while (!Takes(shard, parameter)) ++shard;

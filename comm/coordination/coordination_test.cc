@@ -91,7 +91,6 @@ class Job {
     return client;
   }
 
-  /// Runs `fn` as each of `ranks` and returns the results.
   std::vector<absl::Status> Run(
       std::vector<int> ranks,
       const std::function<absl::Status(CoordinationClient&, int)>& fn) {

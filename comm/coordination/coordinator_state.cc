@@ -43,7 +43,6 @@ constexpr char kWrongToken[] =
     "the token is not this job's: give all ranks the same CROSSHATCH_JOB_TOKEN "
     "and CROSSHATCH_JOB_ID";
 
-/// Adds `loss` to `losses`, which may be empty.
 void AddLoss(const FailureNotice& loss, FailureNotice& losses) {
   if (losses.world_ranks.empty()) {
     losses = loss;

@@ -167,7 +167,6 @@ TEST(LocalHubTest, NamesTheGroupThatKeepsTheOthersWaiting) {
             "waits: rank 2 came to the weights, rank 0 did not come");
 }
 
-/// Time in which the process was stopped does not count.
 TEST(LocalHubTest, TimeInWhichTheProcessStoodStillDoesNotCount) {
   Job job(2);
   const auto group = job.Group("all", {0, 1});

@@ -139,7 +139,6 @@ class ProcessJob {
   /// @{
   /// Fails this rank alone.
   void FailRank(const absl::Status& error);
-  /// Fails a group with `error`, which names it.
   void FailGroup(const JobGroup& group, const absl::Status& error);
   /// Stops using the link, because peers may still read this process's memory
   /// or write to it. With the lock held.
@@ -189,7 +188,6 @@ class ProcessJob {
   /// Informs the group that this process takes no part in agreement `round` and
   /// later ones, and reads no peer's memory for them.
   void LeaveRounds(JobGroup& group, int64_t round);
-  /// Begins a round of a group.
   void BeginRound(JobGroup::Rounds& rounds, int64_t round);
   /// Records the first error of the link, which ends this rank.
   void RecordLinkError(const absl::Status& error);

@@ -172,7 +172,6 @@ std::unique_ptr<DispatchPlan> MakePlan(const DispatchCache& cache, const Op& op,
   return plan;
 }
 
-// Strides and info of output 0 of a view.
 struct ViewResult {
   Shape strides;
   PartInfo info;

@@ -65,7 +65,6 @@ std::vector<Receiver> ReceiversOf(const Layout& layout, ShapeView shape) {
   return receivers;
 }
 
-/// Calls `visit` for each move of parts of `shard`.
 template <typename Visit>
 void ForEachMove(const HeldShard& shard, const std::vector<Receiver>& receivers,
                  const Visit& visit) {

@@ -25,8 +25,6 @@ RedistributePlan Plan(const Layout& from, const Layout& to, ShapeView shape) {
   return PlanRedistribute(from, to, shape, kElementSize).value();
 }
 
-/// Plans `from` to `between` and `between` to `to` separately, and joins the
-/// plans.
 RedistributePlan Joined(const Layout& from, const Layout& between,
                         const Layout& to, ShapeView shape) {
   RedistributePlan joined = {.from = from, .to = to};

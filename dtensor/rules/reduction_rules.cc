@@ -42,7 +42,6 @@ Layout Reduced(Layout layout) {
   return layout;
 }
 
-// Plans the pending reductions of `from`.
 PreparedPlan PlanReductions(const RuleCall& call, const Layout& from,
                             ShapeView sizes, DType dtype) {
   absl::StatusOr<RedistributePlan> plan =

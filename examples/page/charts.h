@@ -16,16 +16,13 @@
 
 namespace crosshatch::examples {
 
-/// A line of a chart.
 struct Line {
   std::string name;  ///< Shown if a chart has several.
   int color = 0;
   std::vector<std::pair<double, double>> points;  ///< Sorted by x.
 };
 
-/// Options of a line chart.
 struct LineChartOptions {
-  /// Whether the value axis begins at 0.
   bool from_zero = false;
   /// Whether the value axis is logarithmic. Draws only values above 0.
   bool logarithmic = false;

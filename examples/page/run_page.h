@@ -22,7 +22,6 @@
 
 namespace crosshatch::examples {
 
-/// The page of a run.
 class RunPage {
  public:
   enum class State : uint8_t { kRuns, kStopped, kEnded, kFailed };

@@ -21,7 +21,6 @@ std::optional<double> Mean(std::optional<double> a, int64_t of_a,
   return Mean(*a, of_a, *b, of_b);
 }
 
-/// Merges `later` into `point`.
 void Merge(const SeriesPoint& later, SeriesPoint& point) {
   const int64_t n = point.count;
   const int64_t m = later.count;

@@ -58,7 +58,6 @@ Scenario PartScenario();
 /// Returns all of these.
 std::vector<Scenario> AllScenarios();
 
-/// The results of one rank.
 struct RankResult {
   std::vector<uint64_t> bits;  ///< Of all losses, then of the shards.
   IssueLog log;
@@ -84,7 +83,6 @@ class Reference {
   explicit Reference(Scenario scenario);
 
   const std::string& name() const { return scenario_.name; }
-  /// Returns rank 0's results.
   const RankResult& rank() const { return logged_[0]; }
   const IssueLog& log() const { return logged_[0].log; }
 

@@ -150,7 +150,6 @@ class Slices {
     }
   }
 
-  // Gathers `parts` of all ranks.
   absl::Status Gather(const Tensor& parts, Stream& stream) {
     const bool has_values = !parts.device().is_meta();
     for (Root& root : roots_) {

@@ -46,7 +46,6 @@ std::vector<StageCase> Stages() {
           {.ranks = {6}, .sizes = {}, .plain = true}};
 }
 
-// Returns element i of vector v of a stage.
 double Element(size_t stage, size_t v, int64_t i) {
   return 0.25 * static_cast<double>(static_cast<int64_t>(stage * 101 + v * 29) +
                                     i * 37 % 19) -

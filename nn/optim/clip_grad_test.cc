@@ -46,7 +46,6 @@ std::vector<float> Values(const Shape& sizes, const Box& box, int seed) {
   return values;
 }
 
-/// Returns a parameter with gradient `grad`.
 std::unique_ptr<Parameter> WithGrad(const std::string& name,
                                     const Tensor& grad) {
   auto parameter = std::make_unique<Parameter>(

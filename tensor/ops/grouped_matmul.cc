@@ -58,7 +58,6 @@ Matrix RowsFrom(const Tensor& t, int64_t row, bool transposed = false) {
   return {t, row * t.strides()[0], transposed ? 1 : 0, transposed ? 0 : 1};
 }
 
-// Returns matrix `g` of `t`.
 Matrix Slab(const Tensor& t, int64_t g, bool transposed = false) {
   return {t, g * t.strides()[0], transposed ? 2 : 1, transposed ? 1 : 2};
 }

@@ -174,7 +174,6 @@ void Compute(const Tensor& out, const Tensor& a, const Tensor& b,
   LaunchMatMul(args);
 }
 
-/// A gradient of a product is a product itself.
 struct GradientProduct {
   Tensor a;
   Tensor b;

@@ -123,7 +123,6 @@ class AsStridedOp final : public Op {
   }
 
  private:
-  /// Returns zeros of `sizes` with `grad` at the view's elements.
   Tensor Scatter(const Tensor& grad, ShapeView sizes) const {
     // An expanded dim is one element, whose gradients add up.
     Shape repeated;

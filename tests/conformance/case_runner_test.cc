@@ -39,7 +39,6 @@ std::vector<std::string> Answers(const std::vector<std::string>& cases) {
   return OfFirstRank(answers);
 }
 
-// Offsets of empty shards are not compared.
 void DropOffsetsOfEmptyShards(Json& answer) {
   for (Json& rank : answer["ranks"]) {
     if (rank["values"].empty()) rank.erase("offset");

@@ -8,7 +8,6 @@
 
 namespace crosshatch::internal {
 
-/// Returns memory of a device.
 std::unique_ptr<MemorySource> MakeCudaMemory(int device);
 
 /// Returns pinned host memory that all devices' kernels can access.

@@ -47,7 +47,6 @@ class EventPool {
   std::vector<cudaEvent_t> unused_;
 };
 
-/// A point in a stream.
 class Point final : public Event::State {
  public:
   Point(std::shared_ptr<EventPool> pool, cudaStream_t stream)

@@ -140,7 +140,6 @@ struct Product {
   Strided<T> out;
 };
 
-/// Computes part `part` of the grid.
 template <typename T>
 void MultiplyPiece(const Product<T>& product, const Grid& grid, int64_t part,
                    T alpha, T beta) {

@@ -111,7 +111,6 @@ void Accumulate(const AccumulateRanksArgs& args, const Sources& sources,
   }
 }
 
-/// Returns the dtype of the sums.
 DType SumDType(DType dtype) {
   if (!IsFloatingPoint(dtype)) return DType::kInt64;
   return StatisticsDType(dtype);

@@ -146,7 +146,6 @@ cublasLtMatmulAlgo_t Choose(cublasLtHandle_t handle, const GemmPlan& plan,
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, plan.left.alignment);
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, plan.right.alignment);
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, plan.out.alignment);
-  // The bias has the alignment of the output.
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
       plan.bias_alignment == 0
           ? plan.out.alignment

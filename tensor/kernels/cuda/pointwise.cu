@@ -10,7 +10,6 @@
 namespace crosshatch::internal {
 namespace {
 
-/// Calls f for each of the N elements.
 template <int N, typename C, typename F>
 __device__ __forceinline__ void ForEach(C (&out)[N], F f) {
 #pragma unroll

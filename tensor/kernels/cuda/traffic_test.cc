@@ -33,7 +33,6 @@ class Buffer {
   mutable kernel_test::Bytes data_;
 };
 
-// Reads docs/cuda_kernels.md, which has a line for each kernel.
 std::string ReadPage() {
   std::ifstream file("docs/cuda_kernels.md");
   std::ostringstream text;

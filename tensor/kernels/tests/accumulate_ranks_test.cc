@@ -117,7 +117,6 @@ void TestRuns(DType dtype, int ranks, int64_t runs, int64_t count) {
         Kernels().accumulate_ranks(args, context);
       },
       "accumulate_ranks of runs");
-  // Run by run.
   args.runs = 1;
   const auto move_on = [&](const void* data, int64_t elems) {
     return static_cast<const std::byte*>(data) + elems * SizeOf(dtype);

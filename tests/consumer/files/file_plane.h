@@ -49,7 +49,6 @@ class FilePlane final : public crosshatch::DataPlane {
   std::atomic<bool> is_aborted_ = false;
 };
 
-/// Creates the data planes of one rank, with files in `directory`.
 class FilePlanes final : public crosshatch::DataPlanes {
  public:
   explicit FilePlanes(std::string directory)

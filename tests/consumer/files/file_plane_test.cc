@@ -13,7 +13,6 @@
 namespace consumer {
 namespace {
 
-/// Returns the planes of the ranks of one job, with a new directory.
 std::vector<std::unique_ptr<crosshatch::DataPlanes>> MakePlanes(int ranks) {
   static int jobs = 0;
   const std::string directory =
