@@ -45,8 +45,7 @@ TEST(ErrorContextTest, SaysTheInnermostOfEachKind) {
   EXPECT_EQ(ErrorContext::DescribeCurrent(), "rank 1, module layers.0 (Block)");
 }
 
-// What runs on another thread names where it was issued, and no other place of
-// that thread.
+// Work on another thread has the error context of its issue, and no other.
 TEST(ErrorContextTest, GoesWithWorkToOtherThreads) {
   IssuedErrorContext issued, named;
   {

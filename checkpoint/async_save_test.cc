@@ -239,7 +239,6 @@ TEST(AsyncSaveTest, ErrorsOfAnyRankComeWithTheNextSaveOrWait) {
   }
 }
 
-// Polls after each step, as a program does.
 TEST(AsyncSaveTest, PollsTellOfAnErrorOnce) {
   const std::string dir = FreshDir("async_polled");
   const std::string other = FreshDir("async_polled_too");

@@ -205,7 +205,6 @@ absl::Status LoadModel(const std::string& dir) {
   return LoadHuggingFace(model, dir);
 }
 
-// Configs (with scaled rotary positions), indexes and weight files.
 TEST(CheckpointFuzzTest, DamagedModelsAreRefusedOrRead) {
   const unsigned seed = FuzzSeed();
   const unsigned cases = FuzzCases("CROSSHATCH_CHECKPOINT_FUZZ_CASES", 400) / 4;

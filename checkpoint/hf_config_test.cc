@@ -308,7 +308,6 @@ TEST(HfConfigTest, ReadsScaledRotaryPositions) {
   EXPECT_DOUBLE_EQ(yarn.attention_factor, 0.1 * std::log(4.0) + 1);
 }
 
-// For Phi-3, versions of transformers before 5 accept three fields only.
 TEST(HfConfigTest, WritesThreeFieldsForPhi3) {
   const auto config =
       ParseConfig(Config(R"("model_type": "phi3", "max_position_embeddings": 64,

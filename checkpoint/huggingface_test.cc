@@ -123,7 +123,6 @@ std::string DTypeOfConfig(const std::string& dir) {
   return config["dtype"];
 }
 
-// The dtypes of the model, of the save and of the files.
 TEST(HuggingFaceTest, WritesAndReadsBFloat16) {
   const std::vector<float> exact = Values(kUntied, kFloat32, kFloat32);
   const std::vector<float> rounded = Values(kUntied, kFloat32, kBFloat16);
@@ -180,7 +179,6 @@ class Normed final : public nn::Module {
   TensorList ForwardImpl(TensorSpan inputs) override { return {inputs[0]}; }
 };
 
-// Buffers that training changes.
 TEST(HuggingFaceTest, KeepsPersistentBuffers) {
   const std::string dir = FreshDir("buffers");
   const WeightNames names = {.rules = {{"*", "net.*"}}};

@@ -153,7 +153,6 @@ class LlamaConformanceTest : public ::testing::TestWithParam<const char*> {
 
 TEST_P(LlamaConformanceTest, TrainsAsHuggingFaceDoes) { Run({}); }
 
-// The same with adversarial stream delays.
 TEST_P(LlamaConformanceTest, WaitsForWhatItReads) {
   for (const uint64_t seed : {1, 2}) {
     SCOPED_TRACE(absl::StrCat("adversarial seed ", seed));

@@ -240,7 +240,6 @@ TEST_F(NewDirectoryTest, FindsBeforehandWhatTheEndWouldMeet) {
   EXPECT_EQ(names, (std::set<std::string>{"empty", "link", "model"}));
 }
 
-// The first save returned OK, and its weights exist.
 TEST_F(NewDirectoryTest, OfTwoSaversTheSecondIsRefused) {
   enum Place { kNothing, kEmpty, kModel };
   for (const Place place : {kNothing, kEmpty, kModel}) {

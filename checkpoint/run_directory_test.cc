@@ -338,7 +338,6 @@ TEST(RunDirectoryTest, CleanRemovesWhatKilledSavesLeft) {
   EXPECT_TRUE(fs::exists(root + "/notes.saving"));
 }
 
-// A checkpoint that cannot be read may be complete.
 TEST(RunDirectoryTest, CleanLeavesWhatItCannotTell) {
   const std::string root = FreshDir("clean_unknown");
   SaveSteps(root, {1}, {});
@@ -424,7 +423,6 @@ TEST(RunDirectoryTest, CleanKeepsToItsDirectory) {
   }
 }
 
-// Cleans at each call of a save: the save is not affected.
 TEST(RunDirectoryTest, CleanLeavesASaveThatGoesOn) {
   class CleaningFileSystem final : public FileSystem {
    public:

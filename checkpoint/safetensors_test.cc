@@ -340,7 +340,6 @@ TEST(SafetensorsWriterTest, RefusesNamesThatAreTaken) {
       SafetensorsWriter::Create(TempPath("no/such/dir/f"), {}, {}).status()));
 }
 
-// A file written by Hugging Face's library.
 TEST(SafetensorsTest, ReadsHuggingFacesFiles) {
   const auto file =
       SafetensorsFile::Open("tests/conformance/llama/gqa/model.safetensors");

@@ -55,8 +55,8 @@ std::vector<int32_t> ElementsOf(const SegmentList& list) {
   return elements;
 }
 
-// Columns of a weight: this rank's summand is in the gradient, the others' were
-// received consecutively.
+// This rank's summand is in the gradient, the others' were received
+// consecutively.
 TEST(ReduceSegmentsTest, ColumnsOfAMatrixTakeOneKernel) {
   std::vector<int32_t> gradient(100 * 30), received(100 * 10), sum(100 * 10);
   std::iota(gradient.begin(), gradient.end(), 1);

@@ -152,8 +152,8 @@ void ExpectClose(const std::vector<double>& actual,
   }
 }
 
-// Losses and gradient norms of one rank, on any number of ranks, of which the
-// last meshes leave some without rows.
+// Compares losses and gradient norms with one rank. The last meshes leave some
+// ranks without rows.
 TEST(GuidesTest, LossesAndGradientsAreThoseOfTheWholeBatch) {
   for (const LossBy by :
        {LossBy::kCrossEntropy, LossBy::kOwn, LossBy::kMicroBatches}) {

@@ -306,7 +306,6 @@ TEST(ModulesExampleTest, Pieces) {
             " [3, 4, 5]]");
 }
 
-// A distributed tensor prints what it is, and this rank's part.
 TEST(ModulesExampleTest, DistributedTensorsPrintTheirPart) {
   ch::OnMesh({{"tp", 2}}, [](const ch::DeviceMesh& mesh) {
     const ch::Tensor rows = ch::DistributeTensor(

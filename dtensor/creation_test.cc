@@ -202,7 +202,6 @@ TEST(DTensorCreationDeathTest, RefusesLayoutsThatDoNotFit) {
       "Full of sizes \\[4\\] in the layout \\[R\\] of 2 dims");
 }
 
-// Its shards have valid sizes.
 TEST(DTensorCreationDeathTest, RefusesASizeThatIsNotThere) {
   EXPECT_DEATH(
       OnMesh({2},

@@ -44,7 +44,6 @@ TEST(DTensor, DistributeTensorTakesEachRanksPart) {
   }
 }
 
-// A list of placements stands for its layout.
 TEST(DTensor, PlacementsAreEnough) {
   OnMesh({2, 3}, [](const DeviceMesh& mesh) {
     const Tensor dense = Numbers({5, 7}, 1);

@@ -123,7 +123,6 @@ TEST(AsyncRedistribute, EveryStreamThatUsesItWaits) {
   });
 }
 
-// Its elements share memory, which is copied before it is sent.
 TEST(AsyncRedistribute, TheSourceIsReadAfterItWasWritten) {
   OnAdversarialMeshes({2}, [](const DeviceMesh& mesh) {
     const Layout r = Layout::Replicated(mesh.layout(), 2);

@@ -56,8 +56,6 @@ void ExpectLogits(nn::Module& model, const std::string& where) {
   CH_EXPECT_LE(worst, kBound) << where;
 }
 
-// Weights of Hugging Face give its logits on every mesh, and saved weights
-// equal the loaded ones.
 TEST(Gpt2Test, TakesAndGivesWeightsOfHuggingFace) {
   for (const MeshAxes& axes :
        {MeshAxes{{"fsdp", 1}, {"tp", 1}}, MeshAxes{{"fsdp", 2}, {"tp", 2}},

@@ -35,7 +35,6 @@ std::string Refusal(const RunIdentity& before, const RunIdentity& now,
   return std::string(before.ChangesTo(now, may_change).status().message());
 }
 
-// Changes each field alone.
 TEST(RunIdentityTest, SaysWhatHasChangedAndOnlyThat) {
   const RunIdentity before = Sample();
   EXPECT_THAT(*before.ChangesTo(before, {}), IsEmpty());

@@ -46,7 +46,6 @@ TEST(SpanLogTest, TakesSpansAndNestsThem) {
   EXPECT_LT(open.end_us, 0);
 }
 
-// Like the streams of one rank.
 TEST(SpanLogTest, TakesThemFromSeveralThreads) {
   constexpr int kThreads = 4;
   constexpr int kSpans = 200;

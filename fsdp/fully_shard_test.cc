@@ -127,7 +127,6 @@ TEST(FullyShardTest, TrainsAlikeOnAdversarialStreams) {
   }
 }
 
-// Ranks with other values, or none, receive those of the first rank.
 TEST(FullyShardTest, TakesTheFirstRanksValues) {
   TestModel first(2, kDim, 7, 3);
   first.FillWithIntegers();
@@ -222,7 +221,6 @@ TEST(FullyShardTest, DryRunsCountValuesFromTheFirstRank) {
   }
 }
 
-// Materialize makes the parameters that the first rank has not, on all ranks.
 TEST(FullyShardTest, LeavesToMaterializeWhatTheFirstRankHasNot) {
   OnMesh({{"fsdp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
     World& world = mesh.world();

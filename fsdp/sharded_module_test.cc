@@ -399,8 +399,6 @@ TEST(ShardedModuleTest, IntegersAreGatheredAsTheyAre) {
           });
 }
 
-// A reduction includes unreduced gradients of an earlier backward, also if
-// their parameters are now frozen or unused.
 TEST(ShardedModuleTest, ReducesWhatAnEarlierBackwardLeft) {
   for (const bool freezes : {true, false}) {
     TestModel dense(2, 5, 7, 3);

@@ -135,8 +135,6 @@ struct Change {
 class CheckpointStateTest
     : public ::testing::TestWithParam<std::tuple<Change, int>> {};
 
-// A checkpointed module gives the bits of the plain one, whatever its state
-// became before backward.
 TEST_P(CheckpointStateTest, IsThatOfTheForward) {
   const auto& [change, checkpointed] = GetParam();
   std::vector<std::vector<float>> gradients[2];

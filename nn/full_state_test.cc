@@ -234,7 +234,6 @@ TEST(FullStateTest, RefusesSlicesThatHoldOtherValues) {
   });
 }
 
-// Tensor parallelism may replicate what FSDP shards, and ranks may drift apart.
 TEST(FullStateTest, RefusesReplicasOfAShardThatHoldOtherValues) {
   OnMesh({2, 2}, [](const DeviceMesh& mesh) -> absl::Status {
     const Layout rows = Layout::Replicated(mesh.layout(), 1).WithShard(0, 0);

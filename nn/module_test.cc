@@ -303,8 +303,6 @@ TEST(ModuleTest, HasBuffers) {
   EXPECT_EQ(made.Parameters().size(), 2u);
 }
 
-// Buffers are named with parameters. Both are renamed for a new parent, unless
-// they have values.
 TEST(ModuleTest, NamesParametersAndBuffersAtOnce) {
   class Holder final : public Module {
    public:

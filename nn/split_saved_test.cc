@@ -176,7 +176,6 @@ TEST_P(SplitSavedTest, KeepsPartsOfTheInputsOfRecomputedModules) {
   });
 }
 
-// Another slice has different rows.
 TEST(SplitSavedSliceTest, GathersWithinASlice) {
   OnMesh({{"dp", 2}, {"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
     CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));

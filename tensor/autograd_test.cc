@@ -102,7 +102,7 @@ TEST(BackwardTest, TakesTheGradientOfTheRoot) {
   EXPECT_THAT(x.grad().ToVector<double>(), ElementsAre(3, 30));
 }
 
-// The given gradient may be one that the run adds to, or a part of one.
+// The given gradient may be one that backward adds to, or a part of one.
 TEST(BackwardTest, ReadsTheGivenGradientAsItWas) {
   const Tensor x = Leaf({1, 1, 1});
   const Tensor z = Leaf({1, 1, 1});

@@ -73,7 +73,6 @@ TEST(DeviceBackendTest, TheCpuIsWhereNothingElseIsSaid) {
   EXPECT_EQ(dry.device(), Device::Meta());
 }
 
-// A dry run accounts what its backend would take, not what the CPU would.
 TEST(DeviceBackendTest, ADryRunIsOfItsBackend) {
   KernelTable table = CpuBackend().kernels();
   table.matmul_workspace_bytes = [](const MatMulArgs&) { return int64_t{64}; };

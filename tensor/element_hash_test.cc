@@ -26,7 +26,7 @@ TEST(ElementHashTest, IsOfTheElementsInTheirOrder) {
             HashOfElements(FromValues<float>({3}, {0, 0, 0})));
 }
 
-// Of a tensor larger than one read, including its last element.
+// A tensor larger than one read, including its last element.
 TEST(ElementHashTest, ReadsAll) {
   constexpr int64_t kMany = (int64_t{16} << 20) / 4 + 1;
   const Tensor many = Zeros({kMany}, kFloat32);

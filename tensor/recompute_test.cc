@@ -203,7 +203,7 @@ TEST(RecomputedTest, HoldsTheInputsOfPartsAndTheActivationsOfOne) {
   }
 }
 
-// State of a program, here a factor, that has changed by the time of backward.
+// Program state, here a factor, that has changed by the time of backward.
 TEST(RecomputedTest, FindsWhatItCapturedInForward) {
   for (const bool retained : {false, true}) {
     std::vector<std::vector<float>> gradients[2];

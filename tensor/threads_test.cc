@@ -121,7 +121,7 @@ TEST_P(LoaderTest, FeedsManyRanksWithTheSame) {
   EXPECT_THAT(wrong, ::testing::Each(0));
 }
 
-// The queue's work may be far behind when the last reference goes.
+// The queue may be far behind when the last reference is dropped.
 TEST_P(LoaderTest, MayReuseMemoryOnlyAfterTheRanksWork) {
   RankContext rank({.adversarial_seed = GetParam()});
   const RankContextScope scope(&rank);
@@ -180,7 +180,7 @@ TEST(ThreadsTest, ARanksTensorsMayBeDroppedAnywhere) {
   EXPECT_EQ(rank.allocator().stats().current_total, 0);
 }
 
-// What else touches the owner's lists would do so beside the owner.
+// Any other thread would race for the owner's lists.
 TEST(ThreadsTest, MemoryComesBackOnItsOwnersThread) {
   RankContext rank({.world_rank = 1});
   const RankContextScope scope(&rank);
@@ -288,7 +288,7 @@ INSTANTIATE_TEST_SUITE_P(
     }),
     [](const auto& info) { return info.param.name; });
 
-// Its gradient would be added up by all ranks that have it.
+// All ranks that share it would add to its gradient.
 TEST(ThreadsDeathTest, ALeafOfAnotherThreadGetsNoGradient) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   Tensor leaf;
@@ -300,8 +300,8 @@ TEST(ThreadsDeathTest, ALeafOfAnotherThreadGetsNoGradient) {
   EXPECT_EQ(Sum(leaf.Detach()).ToVector<float>()[0], 4);
 }
 
-// Nor one that lies below what the thread has computed of it: its graph is not
-// run, whose nodes several ranks would release.
+// Nor does a leaf below the thread's own computation. Its graph is not run,
+// because several ranks would release its nodes.
 TEST(ThreadsDeathTest, AGraphOfAnotherThreadIsNotRun) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   Tensor computed;

@@ -92,7 +92,6 @@ TEST(Ranks, TheStatusOfTheJobIsAFailureAtTheCaller) {
   EXPECT_THAT(reported.back(), HasSubstr("a lost shard"));
 }
 
-// A test of failures takes the status. Failed checks are still reported.
 TEST(Ranks, GiveTheStatusToWhoAsksForIt) {
   absl::Status status;
   const auto reported = Reported([&] {

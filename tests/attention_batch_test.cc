@@ -225,7 +225,6 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"fsdp2_tp2_recomputed", {6, 3}, {{4, 1}}, 2, true}),
     [](const auto& info) { return info.param.name; });
 
-// Packed rows equal their documents.
 TEST(PackedLlamaTest, IsItsDocumentsAlone) {
   const nn::LlamaConfig config = {.dim = 12,
                                   .layers = 2,

@@ -296,8 +296,6 @@ class GatedNet final : public nn::Module {
   int64_t first_row_ = 0;
 };
 
-// Ranks may skip blocks, draw repeatedly in a forward, and split the batch in
-// any way.
 TEST(DropoutBatchLawTest, SkippedAndRepeatedCallsDropAsOnOneDevice) {
   for (uint64_t seed = 0; seed < 6; ++seed) {
     GatedNet one(seed);
@@ -441,7 +439,6 @@ TEST(DropoutBatchErrorsTest, TheFirstInputIsNoBatch) {
   });
 }
 
-// Padding may give rows different widths.
 TEST(DropoutBatchErrorsTest, RowsMayBePaddedToOtherLengths) {
   OnMesh({{"fsdp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
     return StepsOf(mesh, {2, 3}, true, [&](const Tensor& x) -> TensorList {
@@ -450,8 +447,6 @@ TEST(DropoutBatchErrorsTest, RowsMayBePaddedToOtherLengths) {
   });
 }
 
-// Without a row count, a Dropout is an error instead of dropping alike on all
-// ranks.
 TEST(DropoutBatchDeathTest, OutsideOfShardedModules) {
   const auto run = [] {
     OnMesh({{"fsdp", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {

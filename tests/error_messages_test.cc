@@ -578,7 +578,6 @@ TEST(PlaceDeathTest, OfABackwardIsTheModuleOfTheForward) {
   EXPECT_DEATH(run(), SaysOnce(", module layers.0.up (Linear), gradient of "));
 }
 
-// An adversarial stream runs kernels on its own thread.
 TEST(PlaceDeathTest, OfWorkOnAStreamIsWhereItWasIssued) {
   const auto run = [] {
     (void)StatusOfRanks(1,
@@ -594,7 +593,6 @@ TEST(PlaceDeathTest, OfWorkOnAStreamIsWhereItWasIssued) {
                                "embedding of i32[2] on cpu, f32[5, 3] on cpu"));
 }
 
-// A large kernel runs partly on the rank's thread pool.
 TEST(PlaceDeathTest, OfAPartOfAKernelIsThatOfTheOp) {
   const auto run = [] {
     (void)StatusOfRanks(1,

@@ -271,7 +271,6 @@ TEST(FsdpGroupingTest, TakesTheFirstRanksValues) {
   });
 }
 
-// Summons whole parameters of any dtype, with tensor parallelism and replicas.
 TEST(FsdpGroupingTest, IsSummonedWholeAndTrainsOn) {
   const auto negate = [](const Tensor& t) {
     NoGrad no_grad;

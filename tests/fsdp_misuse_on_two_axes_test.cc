@@ -160,7 +160,6 @@ absl::Status TrainForgetfully(const DeviceMesh& mesh, bool in_one_group,
   return mesh.world().context().Synchronize();
 }
 
-// Ranks at one index along fsdp do not use the second branch.
 TEST(UnusedOnTwoAxesTest, IsAnErrorNamingParameterAndRanksOnEveryRank) {
   CH_SKIP_ON(TestEngine::kMpi, "reads what other ranks wrote to its variables");
   for (const bool in_one_group : {true, false}) {

@@ -275,7 +275,6 @@ TEST(FsdpOptimizersTest, NoRankStepsWhereOneOverflows) {
   }
 }
 
-// Optimizers share the ownership of parameters, and the shards remain.
 TEST(FsdpOptimizersTest, OutliveTheirModel) {
   for (const bool replicate : {false, true}) {
     RunRanks(2, [&](World& world) -> absl::Status {

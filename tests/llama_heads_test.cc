@@ -102,8 +102,6 @@ TEST_P(LlamaHeadsTest, ComputesWhatOneRankComputes) {
          });
 }
 
-// A rank's cache has the keys and values of its own heads, for any number of
-// tokens per call.
 TEST_P(LlamaHeadsTest, AreCachedWhereTheyLie) {
   const auto& [kv_heads, group, ranks, local_outputs] = GetParam();
   const nn::LlamaConfig config = Config(kv_heads * group, kv_heads);

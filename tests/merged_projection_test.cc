@@ -226,7 +226,6 @@ TEST(MergedGateTest, StaysSplit) {
   }
 }
 
-// Weights in blocks convert to units and back exactly.
 TEST(MergedProjectionWeightsTest, ChangeTheirOrder) {
   const Tensor q = SmallIntegers({6, 2}, 1);
   const Tensor k = SmallIntegers({3, 2}, 2);

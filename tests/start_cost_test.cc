@@ -97,8 +97,6 @@ TEST(StartCostTest, IsOneForTheMeshWhatRanksShareAndEachStepButTheLast) {
   EXPECT_EQ(five.groups, two.groups);
 }
 
-// Positions and keys of documents are compared together with the ids, not in
-// each layer.
 TEST(StartCostTest, IsNoMoreForRowsOfDocuments) {
   for (const int64_t layers : {1, 6}) {
     EXPECT_EQ(CountsOf(2, 2, layers, 1, /*documents=*/true).exchanges,

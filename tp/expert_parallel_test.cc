@@ -251,7 +251,6 @@ TEST(ExpertParallelTest, OfRowsSplitByPositionTakesTheOrderOfTheBatch) {
   }
 }
 
-// The result is deterministic in any order of streams.
 TEST(ExpertParallelTest, IsTheSameInEveryRun) {
   std::vector<std::string> runs;
   for (const uint64_t seed : {0, 1, 2}) {
@@ -275,8 +274,6 @@ TEST(ExpertParallelTest, IsTheSameInEveryRun) {
   EXPECT_EQ(runs[0], runs[2]);
 }
 
-// Forward, each rank receives other ranks' rows for its experts, and the
-// results for its own rows. Backward moves the gradients of both.
 TEST(ExpertParallelTest, MovesEachRowThereAndBack) {
   OnMesh({{"ep", 2}}, [](const DeviceMesh& ep) -> absl::Status {
     const auto options = Options(4, std::nullopt);

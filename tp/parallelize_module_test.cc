@@ -199,7 +199,6 @@ TEST(ParallelizeModuleTest, NamesUnitsThatDoNotDivide) {
   });
 }
 
-// Values differ between ranks; those of one rank are used.
 TEST(ParallelizeModuleTest, TakesTheValuesOfOneRank) {
   Net dense;
   const Values expected = *OutputAndGradients(dense);

@@ -407,8 +407,6 @@ class GatedMlp final : public nn::Module {
       Make<nn::Linear>("down", 6, kWidth, nn::LinearOptions{.stddev = 0.5});
 };
 
-// The norm's gradient from the projections is a Partial. It is reduced once,
-// explicitly.
 TEST(ReplicatedNormTest, SumsItsGradientOnce) {
   GatedMlp one;
   ASSERT_TRUE(one.Materialize({.seed = 5}).ok());
@@ -468,8 +466,6 @@ class BareNormMlp final : public nn::Module {
   nn::Linear& down_ = Make<nn::Linear>("down", 6, kWidth, Options());
 };
 
-// A norm without parameters needs no reduced gradient and passes on the
-// Partial.
 TEST(ReplicatedNormTest, WithoutParametersPassesOnPendingSums) {
   for (const bool group : {false, true}) {
     BareNormMlp one(group);

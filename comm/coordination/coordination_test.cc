@@ -398,7 +398,6 @@ TEST(CoordinationTest, WhoDoesNotComeBackIsEndedWhateverIsBlocked) {
   (*client)->Leave().IgnoreError();
 }
 
-/// Paths and labels may have any bytes, and an error may contain a file.
 TEST(CoordinationTest, TextsOfAnyBytesAndLengthPass) {
   const std::string bytes = "\xff\xfe\x80/model";
   Job job(2);
@@ -492,7 +491,6 @@ std::vector<int> Strangers(int port, int count, const std::string& first) {
   return sockets;
 }
 
-/// Foreign connections use few file descriptors and do not delay ranks.
 TEST(CoordinationTest, StrangersTakeFewFilesAndHoldNobodyUp) {
   constexpr int kMany = 300;
   for (const std::string first :

@@ -494,7 +494,6 @@ TEST(CoordinatorStateTest, ACoordinatorKnowsThatItSlept) {
   EXPECT_THAT(job.Break(2), IsEmpty());
 }
 
-/// No rank gives up a coordinator that resumes before its heartbeat timeout.
 TEST(CoordinatorStateTest, AShortPauseOfTheCoordinatorIsNoCause) {
   Job job(3);
   job.Start();

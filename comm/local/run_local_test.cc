@@ -107,7 +107,6 @@ TEST(RunLocal, AnExceptionOfARankIsItsError) {
                                            "what is no std::exception"));
 }
 
-// An invalid seed must not mean 0.
 TEST(RunLocal, RefusesASeedThatIsNoNumber) {
   const auto fn = [](World&) { return absl::OkStatus(); };
   const char* const variable = "CROSSHATCH_ADVERSARIAL_SEED";

@@ -57,8 +57,6 @@ TEST(MpiJobTest, WhoWaitsLeavesTheCoreToOthers) {
   EXPECT_LT(spent, 0.2);
 }
 
-/// The rank's thread computes without calling the engine until the all-gather
-/// has ended.
 TEST(MpiJobTest, ACollectiveGoesOnWhileTheRankComputes) {
   const absl::Status status = RunMpi([&](World& world) -> absl::Status {
     CH_ASSIGN_OR_RETURN(auto comm, Everybody(world));

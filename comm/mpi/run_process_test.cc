@@ -110,7 +110,6 @@ TEST(RunProcessTest, ALostProcessReleasesThoseThatMoveData) {
                                "'all' (ranks 0, 1, 2) for "));
 }
 
-/// Without a coordinator, the ranks time out.
 TEST(RunProcessTest, WithoutAChannelALostProcessIsMissedAfterTheTimeout) {
   LoopbackWire wire({.size = 3, .dies_at_first_send = 2});
   const auto results = RunLoopback(
@@ -156,7 +155,6 @@ TEST(RunProcessTest, AnErrorOfTheLinkIsToldWhileItsRankGoesOn) {
   EXPECT_TRUE(channels[0].reported().empty()) << "what it was told";
 }
 
-/// A leftover message would be taken for one of the next job.
 TEST(RunProcessTest, NothingOfAJobThatEndedWellIsOnItsWay) {
   LoopbackWire wire({.size = 3});
   wire.Hold(2, 1);
@@ -189,7 +187,6 @@ TEST(RunProcessTest, WhoWaitsForARankThatNeverCameToTheGroupHearsThatItEnded) {
   EXPECT_EQ(results[1].status, results[0].status);
 }
 
-/// A rank's last operation need not be a collective.
 TEST(RunProcessTest, SaysWhatARankComputesAfter) {
   LoopbackWire wire({.size = 2});
   FailureChannelForTest channels[2];
@@ -290,8 +287,6 @@ TEST(RunProcessTest, TheCoordinatorReportsWhatRanksDisagreeOn) {
   EXPECT_EQ(coordinator[3].reported()[0].error, results[0].status);
 }
 
-/// If two failures occur at the same time, the one that the coordinator reports
-/// is the job's on all ranks.
 TEST(RunProcessTest, OfTwoFailuresTheCoordinatorsIsTheJobs) {
   LoopbackWire wire({.size = 2});
   FailureChannelForTest channels[2];
@@ -519,7 +514,6 @@ void ExpectFirstCollectiveTimesOut(int size) {
   }
 }
 
-/// The first collective of a group connects its planes, and has a deadline.
 TEST(RunProcessTest, ADataPlaneThatHangsAtOnceEndsByTheTimeout) {
   ExpectFirstCollectiveTimesOut(2);
 }
@@ -528,7 +522,6 @@ TEST(RunProcessTest, ADataPlaneOfOneRankThatHangsEndsByTheTimeout) {
   ExpectFirstCollectiveTimesOut(1);
 }
 
-/// A finished rank waits for the others, but not indefinitely.
 TEST(RunProcessTest, ARankThatComputesForEverAfterTheOthersFailsTheJob) {
   LoopbackWire wire({.size = 3});
   const auto results = RunLoopback(

@@ -97,7 +97,6 @@ TEST(NcclMemoryTest, ForgetsMemoryThatGoesBack) {
   EXPECT_EQ(emulation::CountsOfNccl().unregistered, before.unregistered);
 }
 
-// Offloaded tensors are in host memory, which NCCL does not register.
 TEST(NcclMemoryTest, MovesMemoryOfTheHostByWayOfTheDevice) {
   const auto move = [](World& world) -> absl::Status {
     CH_ASSIGN_OR_RETURN(auto all, world.Group("all", world.AllRanks(), "comm"));

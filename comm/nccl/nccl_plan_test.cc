@@ -55,7 +55,6 @@ TEST(NcclPlanTest, SumsInOrderGoByMessages) {
   }
 }
 
-// NCCL's result would differ, not only in the order of a sum.
 TEST(NcclPlanTest, WhatNcclReducesInAnotherWayGoesByMessages) {
   const auto way_of = [](DType dtype, ReduceOp op, double scale) {
     return WayOf({.kind = CollectiveKind::kAllReduce,

@@ -235,7 +235,6 @@ TEST(NcclEngineTest, SplitsACommunicatorByAxes) {
   EXPECT_EQ(after.of_splits - before.of_splits, 4 * (2 + 2 * 2));
 }
 
-// Ordered sums take memory; NCCL's own collectives do not.
 TEST(NcclEngineTest, ADryRunAccountsForWhatIsSummed) {
   constexpr int kMembers = 3;
   const auto sums = [](World& world) -> absl::StatusOr<MemoryStats> {
@@ -291,7 +290,6 @@ TEST(NcclEngineTest, ADryRunAccountsForWhatIsSummed) {
   EXPECT_GT(peaks_in_order[0], peaks_in_order[1]);
 }
 
-// A mesh of some ranks; the others take part in the split, too.
 TEST(NcclEngineTest, RanksOfNoGroupTakePartInASplit) {
   const absl::Status status = RunNccl(
       3,
@@ -312,7 +310,6 @@ TEST(NcclEngineTest, RanksOfNoGroupTakePartInASplit) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
-// A rank that continues after a communicator failed finds none.
 TEST(NcclEngineTest, ADivisionThatFailsLeavesNothingBehind) {
   const absl::Status status =
       RunNccl(2,
@@ -330,7 +327,6 @@ TEST(NcclEngineTest, ADivisionThatFailsLeavesNothingBehind) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("are both on GPU 0"));
 }
 
-// No job waits here for a lost peer.
 TEST(NcclEngineTest, AbortsWhatItSplitsWhenTheJobFails) {
   const auto divide_and = [](absl::Status end) {
     return RunNccl(4, [&](World& world) -> absl::Status {
@@ -354,7 +350,6 @@ TEST(NcclEngineTest, AbortsWhatItSplitsWhenTheJobFails) {
   expect_ends(4 * 2);
 }
 
-// NCCL fails after the job has ended without a failure.
 TEST(NcclEngineTest, WhatFailsAfterTheJobIsAborted) {
   const emulation::NcclCounts before = emulation::CountsOfNccl();
   EXPECT_TRUE(RunNccl(2, [](World& world) -> absl::Status {

@@ -316,7 +316,6 @@ TEST_P(UcxLinkTest, NotesAndDataOfAllSizesArriveInOrder) {
   EXPECT_EQ(RunProcesses(3, run), std::vector<int>(3, 0));
 }
 
-/// Messages of a killed rank stay in flight, and the others continue.
 TEST_P(UcxLinkTest, TheOthersGoOnWithoutAPeerThatIsKilled) {
   constexpr size_t kBytes = 8 << 20;
   const auto run = [&](std::unique_ptr<Link> link) -> absl::Status {
@@ -511,7 +510,6 @@ TEST(UcxPlaceTest, ProcessesOfDifferentUsersExchangeData) {
             std::vector<int>(2, 0));
 }
 
-/// No coordinator reports the dead process.
 TEST(UcxPlaceTest, AConnectionThatBreaksIsAnErrorAfterAWhile) {
   setenv("UCX_TLS", "self,tcp", /*overwrite=*/1);
   const auto run = [](std::unique_ptr<Link> link) -> absl::Status {

@@ -107,7 +107,7 @@ TEST(RedistributePlanTest, ShardsMoveInOneStepThatFetchesNothingTwice) {
   }
 }
 
-// What came over the light axis need not come over the heavy one.
+// Data that came over the light axis need not come over the heavy one.
 TEST(RedistributePlanTest, TakesFewerBytesOverAHeavyAxis) {
   const MeshLayout mesh = OracleMesh({2, 2});
   const auto plan = [&](const RedistributeCostModel& model) {

@@ -92,7 +92,6 @@ TEST(IndexRules, PlacesStaySplit) {
   });
 }
 
-// A part of a split dim has the split of the whole, and so has its gradient.
 TEST(SliceRule, KeepsTheSplit) {
   OnMesh({2, 2}, [](const DeviceMesh& mesh) {
     const ForbidImplicitRedistribution forbid;

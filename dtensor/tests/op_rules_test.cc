@@ -107,7 +107,6 @@ TEST_P(NormBackward, KeepsSumsWhereOnlyTheGradientOfXIsWanted) {
 
 INSTANTIATE_TEST_SUITE_P(All, NormBackward, testing::Bool());
 
-// Combinations that a case rejects are not sampled.
 TEST(OpRuleCases, AsManyAreTriedAsACaseTakesOrMayBe) {
   RuleFamily family = {
       "equals",

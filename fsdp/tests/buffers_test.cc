@@ -80,7 +80,6 @@ TEST(BuffersTest, StayWholeAndOfTheirDType) {
   });
 }
 
-// If one rank has different values, the first forward reports an error.
 TEST(BuffersTest, AreComparedAtTheFirstForward) {
   const auto run = [](bool differ) {
     return StatusOfRanks(3, [&](World& world) -> absl::Status {

@@ -230,7 +230,6 @@ TEST(EventLogTest, GathersAheadForTheBackwardOfAnEarlierForward) {
                        "reduce_scatter blocks.0", "reshard blocks.0"}));
 }
 
-// Two models of one block each: a, then b.
 TEST(EventLogTest, LogsTwoRoots) {
   const Lines lines = LogOnMesh(
       {{"fsdp", 2}}, [](const DeviceMesh& mesh, LineSink&) -> absl::Status {

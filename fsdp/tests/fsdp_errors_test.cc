@@ -304,7 +304,6 @@ TEST(FsdpErrorsDeathTest, NamesParametersThatCameTooLate) {
   }
 }
 
-// A module that is added late and sharded itself is trained.
 TEST(FsdpErrorsTest, TakesModulesThatCameLateAndWereSharded) {
   TrainGrowing(/*replicated=*/false, 0,
                [](Growing& model, const DeviceMesh& mesh) {

@@ -129,8 +129,6 @@ TEST(LifetimeTest, AReplicatedModelIsMissedToo) {
                          {{"data", 2}});
 }
 
-// If the second block's module is destroyed, the last block's backward still
-// runs.
 TEST(LifetimeTest, AModuleInTheMiddleIsMissed) {
   ExpectEveryRankReports(
       "TestBlock", [](const DeviceMesh& mesh) -> absl::Status {

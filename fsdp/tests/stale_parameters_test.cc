@@ -162,7 +162,6 @@ TEST(StaleParametersTest, WhatBackwardDoesNotNeedMayBeWritten) {
   }
 }
 
-// A gather waits for a write that follows the start of the outermost forward.
 TEST(StaleParametersTest, GathersSeeWhatComputeWroteJustBefore) {
   for (const bool offload : {false, true}) {
     for (uint64_t seed = 0; seed < 16; ++seed) {

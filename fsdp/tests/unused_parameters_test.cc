@@ -252,7 +252,6 @@ INSTANTIATE_TEST_SUITE_P(All, ForgottenOptionTest,
                          ::testing::ValuesIn(Forgetfuls()),
                          ::testing::PrintToStringParamName());
 
-// A parameter that no rank uses is no error and costs no reduction.
 TEST(UnusedParametersTest, WhatNobodyUsesKeepsNoGradient) {
   for (const bool whole : {true, false}) {
     for (const BranchUse other : {BranchUse::kDropped, BranchUse::kSkipped}) {

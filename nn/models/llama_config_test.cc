@@ -74,7 +74,6 @@ TEST(LlamaConfigTest, RefusesOptionsThatTheFamilyDoesNotHave) {
               HasSubstr("not scaled, or by longrope"));
 }
 
-// No product of valid sizes overflows.
 TEST(LlamaConfigTest, RefusesWhatWouldOverflow) {
   int refused = 0;
   constexpr int64_t kLarge = int64_t{1} << 32;

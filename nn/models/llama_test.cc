@@ -173,8 +173,6 @@ TEST(LlamaDeathTest, ACacheHasAnEnd) {
                "a KvCache of 3 positions that has 2 gets 2 more");
 }
 
-// With one key head per query head, grouped attention is plain attention with
-// repeated key heads.
 TEST(LlamaTest, GroupedHeadsAreRepeatedHeads) {
   LlamaConfig grouped = Small();
   grouped.layers = 1;

@@ -91,7 +91,6 @@ TEST(AdamWTest, FollowsTheFormula) {
   }
 }
 
-// Neighbours are updated together with the results of separate updates.
 TEST(AdamWTest, NeighboursShareStateAndResults) {
   const std::vector<Shape> shapes = {{3}, {0, 2}, {2, 2}, {1}};
   const std::vector<float> start = Values(8, 1);
@@ -212,7 +211,6 @@ TEST(AdamWTest, ParametersWithoutGradientsWait) {
   EXPECT_EQ(optimizer.FindState("second")->step, 1);
 }
 
-// The neighbour without a gradient is a step behind in the shared memory.
 TEST(AdamWTest, NeighboursMayHaveTakenDifferentSteps) {
   const Tensor data = FromVector(Shape{4}, {1, 1, 1, 1});
   const Tensor grad = FromVector(Shape{4}, {1, -1, 1, -1});
@@ -264,8 +262,6 @@ TEST(AdamWTest, LeasesStateAsOptimizerState) {
   });
 }
 
-// Uneven and empty shards get the single-device update, and the state has the
-// parameter's layout.
 TEST(AdamWTest, UpdatesShards) {
   for (const int64_t rows : {1, 5}) {
     const std::vector<float> start = Values(rows * 3, 1);
@@ -381,7 +377,6 @@ TEST(AdamWTest, NamesAnOptionThatMakesNoUpdate) {
 // optimizer with its group's options.
 std::vector<float> Floats(const Tensor& t) { return t.ToVector<float>(); }
 
-// Restores into another order of the parameters and other groups.
 TEST(AdamWTest, StateGoesByNames) {
   const Tensor grad = FromVector(Shape{3}, Values(3, 5));
   const auto a = MakeParameter("a", FromVector(Shape{3}, Values(3, 1)));

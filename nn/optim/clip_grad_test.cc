@@ -187,8 +187,6 @@ TEST(ClipGradNormTest, NeighboursCountLikeOthers) {
   }
 }
 
-// Every element counts once in any layout: sharded over one axis or both,
-// unevenly, with empty shards, replicated, on a slice, plain.
 TEST(ClipGradNormTest, EqualsTheSingleDeviceNormOnAnyMesh) {
   const std::vector<Shape> shapes = {{5, 3}, {1, 7}, {4}, {3, 3}, {6}, {2, 2}};
   double expected = 0;
@@ -254,8 +252,6 @@ TEST(ClipGradNormTest, EqualsTheSingleDeviceNormOnAnyMesh) {
   });
 }
 
-// Ranks of another slice may add in another order, for example on other
-// processors. Different tensors all count.
 TEST(ClipGradNormTest, CopiesCountOnceThoughTheirSumsAreRoundedOtherwise) {
   OnMesh({{"dp", 2}, {"tp", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {
     CH_ASSIGN_OR_RETURN(DeviceMesh tp, mesh.Slice("tp"));
@@ -336,7 +332,6 @@ TEST(ClipGradNormTest, RefusesAMaximumThatIsNone) {
   EXPECT_EQ(p->grad().ToVector<float>(), (std::vector<float>{3, -4}));
 }
 
-// A rank without gradients takes part in the reduction.
 TEST(ClipGradNormTest, ARankMayHaveNoGradient) {
   OnMesh({{"fsdp", 3}}, [](const DeviceMesh& mesh) -> absl::Status {
     World& world = mesh.world();

@@ -245,7 +245,6 @@ TEST(GradScalerTest, IsAState) {
   EXPECT_EQ(resumed.scale(), 16);
 }
 
-// Ranks have other indices in their subset than in the job.
 TEST(GradScalerTest, RanksOfASubsetStepTogether) {
   for (const std::vector<int>& ranks :
        {std::vector<int>{1, 2}, std::vector<int>{2, 3}}) {

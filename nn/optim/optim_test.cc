@@ -434,7 +434,6 @@ TEST(OptimizersTest, TakeNoStateThatLiesOtherwise) {
   });
 }
 
-// Step counts from a file are validated.
 TEST(OptimizersTest, RestoreNoStepsThatNoRunHas) {
   const auto p = Named("p", std::vector<float>{1, 2});
   Lion lion({p.get()}, {});
@@ -486,7 +485,6 @@ TEST(EmaTest, FollowsTheFormula) {
   EXPECT_TRUE(absl::IsFailedPrecondition(ema.SwapOut()));
 }
 
-// The step would be lost when the values are swapped back.
 TEST(EmaTest, NoStepIsTakenWhileItIsSwappedIn) {
   const auto p = Named("p", Values(0));
   Sgd sgd({p.get()}, {.lr = 1});

@@ -94,8 +94,6 @@ Tensor GradientOf(const TensorList& qkv, Tensor mask,
   return mask.grad();
 }
 
-// Permanently masked elements have no gradient, and neither has a query without
-// keys.
 TEST(AttentionMaskGradTest, IsZeroWhereNothingIsSeen) {
   const double none = -std::numeric_limits<double>::infinity();
   const Tensor grad = GradientOf(
@@ -118,7 +116,6 @@ TEST(AttentionMaskGradTest, IsZeroWhereNothingIsSeen) {
   }
 }
 
-// A NaN is not hidden: only its row has a NaN gradient.
 TEST(AttentionMaskGradTest, IsNoNumberWhereScoresAreNone) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const TensorList qkv = SmallTensors();

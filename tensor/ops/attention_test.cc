@@ -186,8 +186,6 @@ TEST(AttentionTest, DropsWhatDropoutDrops) {
        RandomInput({1, 3, 2, 2}, 3)}));
 }
 
-// Each document equals attention on it alone, in values and gradients. Padding
-// gives zeros.
 TEST(AttentionTest, StaysWithinDocuments) {
   const DocumentLengths lengths = {{3, 0, 4}, {1, 5}};
   Tensor q = Input({2, 8, 2, 2}, 1).set_requires_grad(true);

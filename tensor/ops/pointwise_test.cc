@@ -220,7 +220,7 @@ TEST(MaximumTest, SharesTheGradientOfATie) {
   EXPECT_THAT(b.grad().ToVector<double>(), ElementsAre(0.5));
 }
 
-// PyTorch has the same results.
+// Expects PyTorch's results.
 TEST(NanTest, PassesThroughGradients) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const auto gradients = [](const auto& fn, const Tensor& a, const Tensor& b) {

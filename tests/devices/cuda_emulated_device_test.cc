@@ -38,7 +38,6 @@ TEST(EmulatedCudaDeviceTest, NamesADeviceThatIsNotThere) {
   }
 }
 
-// Memory and events of previous steps are reused.
 TEST(EmulatedCudaDeviceTest, AStepWaitsForNothingAndAllocatesNothing) {
   const Tensor a = Zeros({40, 30});
   const auto step = [&] {

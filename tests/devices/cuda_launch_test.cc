@@ -151,7 +151,6 @@ TEST(CudaLaunchTest, GoesOnFromACheckpoint) {
   }
 }
 
-// A machine without a GPU computes a GPU's memory use.
 TEST(CudaLaunchTest, ADryRunNeedsNoDevice) {
   const std::vector<nlohmann::json> real =
       MetricsWith({"--mesh=fsdp:2,tp:2", "--device=cuda"});

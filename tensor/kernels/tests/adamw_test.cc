@@ -74,7 +74,6 @@ TEST(AdamWTest, MatchesItsDefinition) {
   }
 }
 
-// A parameter's update does not depend on its position in a span.
 TEST(AdamWTest, SpansMayBeCutAnywhere) {
   for (int64_t cut : {0, 1, 3, 8, 50, 100}) {
     Random random(1);

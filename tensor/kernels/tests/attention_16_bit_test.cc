@@ -300,7 +300,6 @@ struct Call {
   Operand q, k, v, grad, out, logsumexp, dq, dk, dv;
 };
 
-// Bits do not depend on how a batch is split over devices.
 TEST_P(AttentionOfSixteenBitsTest, ARowOfABatchIsTheSameAlone) {
   Random random(3);
   Call whole(GetParam(), 3);
@@ -329,7 +328,6 @@ TEST_P(AttentionOfSixteenBitsTest, ARowOfABatchIsTheSameAlone) {
   }
 }
 
-// If all scores overflow to -inf, the result is that of a query without keys.
 TEST_P(AttentionOfSixteenBitsTest, NothingButInfinitelyLowScoresGivesZeros) {
   Call call(GetParam(), 1);
   const auto all = [](Operand& x, double value) {

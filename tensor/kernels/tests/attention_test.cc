@@ -126,7 +126,6 @@ TEST(AttentionTest, LowMasks) {
   }
 }
 
-// Tiles that the mask hides entirely are not read.
 TEST(AttentionTest, HiddenTilesAreSkipped) {
   constexpr int64_t kLen = 130;
   for (const auto& [dtype, mask_dtype] :

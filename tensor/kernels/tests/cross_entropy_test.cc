@@ -121,7 +121,6 @@ TEST(CrossEntropyTest, ForwardAndBackward) {
   }
 }
 
-// Computes the classes in pieces and combines them as ranks would.
 TEST(CrossEntropyTest, ShardsOfClassesAddUp) {
   for (DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBFloat16}) {
     constexpr int64_t kRows = 9, kCols = 50;

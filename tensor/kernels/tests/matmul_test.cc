@@ -186,7 +186,6 @@ TEST(MatMulTest, Batches) {
   }
 }
 
-// A batch that shares b gives the bits of one taller product.
 TEST(MatMulTest, SharedMatrixOfABatch) {
   Random random(4);
   Operand a(DType::kFloat32, {6, 40, 24}), b(DType::kFloat32, {24, 32});

@@ -194,7 +194,6 @@ TEST(NormTest, ForwardAndBackward) {
   }
 }
 
-// Without rows, overwriting gives zeros.
 TEST(NormTest, NoRowsOverwriteWithZeros) {
   Operand dweight(DType::kFloat32, {4});
   RmsNormBackwardArgs args;

@@ -76,8 +76,6 @@ std::vector<uint32_t> Bits(const Operand& x) {
   return bits;
 }
 
-// Every element has the bits of the scalar definition, in or outside of
-// vectors.
 TEST(RandomTest, VectorsHaveTheBitsOfTheDefinition) {
   for (RandomKind kind : {RandomKind::kUniform, RandomKind::kNormal}) {
     for (int64_t first : {int64_t{0}, int64_t{0xFFFFFFF0}, int64_t{1} << 40}) {
@@ -128,7 +126,6 @@ TEST(RandomTest, GoldenBits) {
                              0x3F6419B5, 0x3EB3B122, 0x3E331F3C, 0x3ED007EC}));
 }
 
-// A box of a tensor has the same elements as the whole tensor.
 TEST(RandomTest, BoxesArePartsOfTheWhole) {
   const std::vector<int64_t> global = {5, 7, 13};
   Operand whole(DType::kFloat32, global);
