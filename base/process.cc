@@ -18,7 +18,7 @@ namespace {
 constexpr int kPatienceMs = 2000;
 constexpr char kCut[] = " ...";
 
-/// Whether it is a pipe that is open at this end alone.
+/// Returns whether it is a pipe without a reader.
 bool IsReadByNobody() {
   pollfd output = {.fd = STDOUT_FILENO, .events = 0, .revents = 0};
   return poll(&output, 1, 0) == 1 && (output.revents & POLLERR) != 0;

@@ -68,7 +68,7 @@ void ThreadPool::ParallelFor(int64_t parts,
   std::lock_guard<std::mutex> turn(caller_mutex_);
   caller_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   parts_ = parts;
-  // What fails on another thread is where the caller is, who waits meanwhile.
+  // A failure on a worker is reported with the context of the waiting caller.
   const ErrorContext* const context = ErrorContext::Innermost();
   const auto in_context = [&body, context](int64_t part) {
     const AdoptedErrorContext here(context);
@@ -119,7 +119,8 @@ void ThreadPool::Work(int thread_index) {
     if (!TakeShare(thread_index, seen)) continue;
     RunShare(thread_index);
     if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      // The lock, so that the caller is not between its look and its sleep.
+      // Holding the lock ensures that the caller is not between its check and
+      // its wait.
       { std::lock_guard<std::mutex> lock(mutex_); }
       done_.notify_one();
     }

@@ -113,7 +113,6 @@ absl::Status Run(ch::World& world, const Settings& settings) {
       {{"model", &parameters}, {"optimizer", &optimizer}});
 
   int64_t steps = 0;
-  // Trains and returns the seconds of each step.
   const auto train = [&](int count) -> absl::StatusOr<std::vector<double>> {
     std::vector<double> seconds;
     for (int i = 0; i < count; ++i, ++steps) {

@@ -79,7 +79,6 @@ void PrintLine(const OpTime& time) {
               time.distributed / time.plain);
 }
 
-// Measures in a world of one rank.
 absl::Status TimeHere(std::vector<OpTime>& times) {
   return RunLocal(1, [&](World& world) -> absl::Status {
     CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
@@ -171,7 +170,6 @@ absl::Status Compare(const std::string& program) {
   return absl::OkStatus();
 }
 
-// Returns the interpreter to try.
 std::string Python() {
   if (!absl::GetFlag(FLAGS_python).empty()) return absl::GetFlag(FLAGS_python);
   const char* const named = std::getenv("CROSSHATCH_PYTHON");

@@ -26,7 +26,6 @@ namespace {
 
 constexpr int64_t kElementSize = 2;
 
-// Plans a redistribution and computes one rank's part of it.
 int64_t PlanOnce(const Layout& from, const Layout& to, ShapeView shape) {
   const auto plan = PlanRedistribute(from, to, shape, kElementSize);
   CH_CHECK_OK(plan.status());

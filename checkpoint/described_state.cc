@@ -69,7 +69,6 @@ std::pair<std::string, std::string> Difference(const std::string& a,
   for (size_t i = 0; i < std::min(x.size(), y.size()); ++i) {
     if (x[i] != y[i]) return {x[i], y[i]};
   }
-  // One text is a prefix of the other.
   return {x.size() > y.size() ? x[y.size()] : "",
           y.size() > x.size() ? y[x.size()] : ""};
 }
@@ -114,7 +113,6 @@ std::string WithoutRanks(const DescribedState& state) {
   return shapes.ToString() + text;
 }
 
-/// Returns the ranks of each mesh: "0,1;4,5".
 std::string RanksOf(const std::vector<MeshLayout>& meshes) {
   return absl::StrJoin(meshes, ";", [](std::string* out, const MeshLayout& m) {
     absl::StrAppend(out, absl::StrJoin(m.ranks(), ","));

@@ -42,7 +42,6 @@ class OpenFiles {
     static auto* const open_files = new OpenFiles;
     return *open_files;
   }
-  /// Returns the descriptor of `file`, or null if it is closed.
   DescriptorPtr Find(const ReadableFile& file) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (file.descriptor_ != nullptr) {

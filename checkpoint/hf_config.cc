@@ -86,7 +86,6 @@ const FamilyDefaults& DefaultsOf(nn::LlamaFamily family) {
   return kFamilies[static_cast<size_t>(family)];
 }
 
-/// Returns null for an unknown model_type.
 const FamilyDefaults* FindFamily(const Json& model_type) {
   for (const FamilyDefaults& family : kFamilies) {
     if (model_type == Name(family.family)) return &family;
@@ -196,7 +195,6 @@ std::vector<std::string> CheckUnread(FieldReader& fields) {
   return ignored;
 }
 
-/// Returns PyTorch's name of a floating-point dtype.
 const char* TorchName(DType dtype) {
   switch (dtype) {
     case kFloat64:

@@ -19,7 +19,6 @@ namespace {
 using Json = nlohmann::json;
 using RopeKind = nn::RopeScaling::Kind;
 
-/// A kind of scaling, its name and the fields that it reads.
 struct RopeKindFields {
   RopeKind kind;
   const char* name;
@@ -51,7 +50,6 @@ const RopeKindFields& FieldsOf(RopeKind kind) {
   return RopeKinds()[static_cast<size_t>(kind)];
 }
 
-/// Returns null for an unsupported type of scaling.
 const RopeKindFields* FindRopeKind(const Json& type, nn::LlamaFamily family) {
   // Early Phi-3 files use these names for longrope.
   if (family == nn::LlamaFamily::kPhi3 && (type == "su" || type == "yarn")) {
@@ -63,12 +61,10 @@ const RopeKindFields* FindRopeKind(const Json& type, nn::LlamaFamily family) {
   return nullptr;
 }
 
-/// Returns yarn's attention factor for the scaling `factor`.
 double YarnSharpness(double factor, double mscale) {
   return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
 }
 
-/// Returns longrope's attention factor for the scaling `factor`.
 double Sharpness(const nn::RopeScaling& rope, double factor) {
   if (factor <= 1) return 1;
   return std::sqrt(1 + std::log(factor) / std::log(static_cast<double>(
@@ -235,7 +231,6 @@ Json FormatScaling(const nn::LlamaConfig& config) {
       {"original_max_position_embeddings", rope.original_positions},
   };
   if (rope.kind == RopeKind::kNone) return nullptr;
-  // For Phi-3, versions of transformers before 5 accept three fields only.
   const bool is_phi3 = config.family == nn::LlamaFamily::kPhi3;
   Json json = {{is_phi3 ? "type" : "rope_type", kind.name}};
   for (const auto& [name, value] : values) {

@@ -108,7 +108,6 @@ struct StoredPart {
   Box box;  ///< In the tensor of the parameters, which is the stored one ...
   bool transposed = false;  ///< ... or its transpose.
 
-  /// Reads to host memory at `to`, dense and row-major.
   absl::Status Read(DType dtype, void* to) const {
     if (!transposed) {
       return source.file->Read(source.index, box, dtype, to).status();
@@ -172,7 +171,6 @@ struct Slice {
   /// For buffers, e.g. a mask.
   bool may_be_infinite = false;
 
-  /// Reads to host memory at `to`.
   absl::Status Read(void* to) const {
     CH_RETURN_IF_ERROR(from.Read(local.dtype(), to));
     if (may_be_infinite || AllFinite(to, local.dtype(), local.numel())) {
@@ -221,7 +219,6 @@ absl::Status AddSlices(const MergedTensor& tensor, const StoredTensor& stored,
   return absl::OkStatus();
 }
 
-/// Returns the slices of all parameters, or the first mismatch.
 absl::StatusOr<std::vector<Slice>> PlanSlices(
     absl::Span<const nn::NamedParameter> parameters, const std::string& dir,
     const WeightNames& names) {

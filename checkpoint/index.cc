@@ -112,7 +112,6 @@ std::string ParseValue(const Json& json, SmallValue& value) {
          "{\"base64\": ...}";
 }
 
-/// Returns the lines of the values, sorted by name.
 std::string FormatValues(const CheckpointIndex& index) {
   std::vector<std::string> lines;
   for (const auto& [name, value] : index.values) {

@@ -107,7 +107,6 @@ class Loader {
       const DescribedState& described) const;
   /// Reads and hashes the cells of `parts`.
   absl::Status Hash(absl::Span<Part> parts) const;
-  /// Copies them to the tensors.
   absl::Status Copy(absl::Span<Part> parts);
   absl::Status Verify(absl::Span<const Part> parts);
   absl::Status FillValues(nn::StateDict& state) const;

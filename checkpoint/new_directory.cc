@@ -342,7 +342,6 @@ absl::Status NewDirectory::MakePartial(const std::string& path) {
       [&](const std::string& n) { return files_.MakeDirectory(n); }, name);
   if (error != 0) return SystemError(error, "create", name);
   partial_ = std::move(name);
-  // If the lock fails, the save continues.
   lock_.emplace(partial_);
   return absl::OkStatus();
 }

@@ -101,7 +101,6 @@ struct ValueText {
   }
 };
 
-/// Compares a hash that was computed while streaming.
 absl::Status CheckHash(const std::string& dir, const IndexedTensor& tensor,
                        uint64_t hash) {
   if (!tensor.hash.has_value() || *tensor.hash == hash) return absl::OkStatus();
@@ -171,7 +170,6 @@ struct Converted {
   std::vector<const IndexedTensor*> parts;
 };
 
-/// Returns the converted name of a tensor of the checkpoint.
 absl::StatusOr<StoredName> ConvertedName(const std::string& name,
                                          const ConvertOptions& options) {
   const std::string left = name.substr(options.prefix.size());

@@ -65,7 +65,6 @@ std::optional<int64_t> StepBeside(const std::string& name,
   return StepOf(name.substr(0, at));
 }
 
-/// Returns the names in `root`; none if it does not exist.
 absl::StatusOr<std::vector<std::string>> NamesIn(const std::string& root,
                                                  FileSystem& files) {
   std::vector<std::string> names;
@@ -100,7 +99,6 @@ absl::StatusOr<std::optional<std::vector<std::string>>> OnlyFiles(
   return std::optional(names);
 }
 
-/// Returns whether `dir` is a directory and not a link.
 absl::StatusOr<bool> IsOwnDirectory(const std::string& dir, FileSystem& files) {
   FileInfo info;
   if (const int error = files.Examine(dir, info); error != 0) {
@@ -126,7 +124,6 @@ absl::StatusOr<std::vector<std::string>> HalfRemoved(const std::string& root,
   return found;
 }
 
-/// Appends an error to earlier ones.
 void AddError(const absl::Status& error, absl::Status& all) {
   if (error.ok()) return;
   all = all.ok() ? error

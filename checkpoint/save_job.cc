@@ -92,7 +92,6 @@ absl::StatusOr<DescribedState> DescribeIfOk(
   return Describe(*state);
 }
 
-/// Plans a save of ranks that have the same state.
 absl::StatusOr<Planned> PlanOneState(
     World& world, const std::string& label,
     const absl::StatusOr<nn::StateDict>& state) {

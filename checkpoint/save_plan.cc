@@ -121,7 +121,6 @@ std::vector<int> IndicesOf(absl::Span<const int> world_ranks) {
   return indices;
 }
 
-/// \param indices the result of IndicesOf.
 absl::Status Check(const TensorSpec& tensor, const std::vector<int>& indices,
                    size_t world_size) {
   if (!tensor.layout.has_value()) return absl::OkStatus();

@@ -97,7 +97,6 @@ struct Piece {
   }
 };
 
-/// The destination of a parameter.
 struct Source {
   const MergedTensor* tensor;
   int64_t row;  ///< Row of the merged tensor at which it begins.
@@ -222,7 +221,6 @@ std::vector<std::vector<Piece>> CutPieces(const Contents& contents,
   return rounds;
 }
 
-/// A save on one rank.
 class Save {
  public:
   Save(World& world, Communicator& comm, const std::string& dir,
@@ -231,7 +229,6 @@ class Save {
 
   /// All ranks: creates the directory and its files.
   absl::Status Open(const WeightFilesPlan& plan, const std::string& config);
-  /// All ranks: writes their pieces.
   absl::Status Write(absl::Span<const std::vector<Piece>> rounds);
   /// All ranks, after all have written: commits the directory.
   absl::Status Finish();

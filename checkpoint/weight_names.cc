@@ -18,7 +18,6 @@ absl::Status CannotMerge(const std::string& name, const std::string& why) {
       "the parameters of tensor \"", name, "\" cannot be merged: ", why));
 }
 
-/// Sets the sizes of a tensor whose parts are complete.
 absl::Status Stack(MergedTensor& tensor) {
   tensor.sizes = tensor.parts[0].parameter->data().sizes();
   for (size_t i = 1; i < tensor.parts.size(); ++i) {

@@ -10,7 +10,6 @@ namespace {
 /// Per segment, so that neither the sum nor the bytes of a list overflow.
 constexpr int64_t kMaxElements = int64_t{1} << 48;
 
-/// Checks one collective as one rank sees it.
 class Checker {
  public:
   Checker(const Collective& collective, const GroupKey& key, int member,

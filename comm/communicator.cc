@@ -16,7 +16,6 @@
 namespace crosshatch {
 namespace {
 
-/// One segment of contiguous memory.
 SegmentList Contiguous(const void* data, int64_t count) {
   // Engines write to recv lists only.
   return {Segment{.data = const_cast<void*>(data), .run_elems = count}};

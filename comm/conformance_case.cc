@@ -63,7 +63,6 @@ double Rounded(double value, DType dtype) {
   return result;
 }
 
-/// Returns the distance from 1 to the next number.
 double Epsilon(DType dtype) {
   switch (dtype) {
     case DType::kFloat32:
@@ -154,7 +153,6 @@ class Arena {
  public:
   Arena(ListLayout layout, uint64_t seed) : layout_(layout), random_(seed) {}
 
-  /// Adds a list of `count` elements and returns its index.
   int AddList(int64_t count) {
     List list;
     switch (layout_) {
@@ -183,9 +181,7 @@ class Arena {
     return static_cast<int>(lists_.size()) - 1;
   }
 
-  /// Returns the number of elements of the whole arena.
   int64_t size() const { return size_; }
-  /// Returns the offsets of a list's elements, in order.
   std::vector<int64_t> Offsets(int list) const {
     std::vector<int64_t> offsets;
     const List& l = lists_[list];

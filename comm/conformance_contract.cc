@@ -23,7 +23,6 @@ constexpr CollectiveKind kDataKinds[] = {
 using Body =
     std::function<absl::Status(const ConformanceEngine& engine, World& world)>;
 
-/// An error of the test itself.
 template <typename... Parts>
 absl::Status Wrong(const Parts&... parts) {
   return absl::DataLossError(absl::StrCat(parts...));
@@ -52,7 +51,6 @@ CollectiveCase Uneven(CollectiveKind kind, int n, uint64_t seed) {
   return c;
 }
 
-/// Counts the elements that rank `me` of `n` receives one by one.
 int64_t ElementsReceived(const CollectiveCase& c, int me, int n) {
   int64_t elems = 0;
   for (int r = 0; r < n; ++r) {

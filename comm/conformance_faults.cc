@@ -25,7 +25,6 @@ constexpr char kTimedOut[] = "timed out after 1s";
 using Body = std::function<absl::Status(const ConformanceEngine& engine,
                                         World& world, bool is_culprit)>;
 
-/// The expected failure.
 struct Expectation {
   /// The code on all ranks but the culprit, if they have the same.
   std::optional<absl::StatusCode> code = absl::StatusCode::kFailedPrecondition;
@@ -110,7 +109,6 @@ absl::Status SleepUntilPoisoned(World& world) {
   return world.context().status();
 }
 
-/// Collects the tests.
 class Faults {
  public:
   Faults(std::shared_ptr<const ConformanceEngine> engine, int ranks)

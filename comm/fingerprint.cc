@@ -12,7 +12,7 @@
 namespace crosshatch {
 namespace {
 
-/// Enough to see the pattern; 64 ranks would give 4,096 lines.
+/// Enough to see the pattern; 64 ranks could have 4,096 lines.
 constexpr int kMaxCountDifferences = 4;
 
 bool SameBits(double a, double b) { return std::memcmp(&a, &b, sizeof a) == 0; }

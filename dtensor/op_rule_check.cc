@@ -202,7 +202,6 @@ class Combinations {
   std::optional<std::vector<size_t>> admitted_;
 };
 
-// Checks one case on one rank.
 void CheckCase(const RuleCase& c, bool twice, size_t most,
                const RuleLayouts& tried, const DeviceMesh& mesh,
                RuleTally& tally) {

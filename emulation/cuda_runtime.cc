@@ -111,7 +111,6 @@ bool IsDevice(int device) {
   return device >= 0 && device < static_cast<int>(TheMachine().devices.size());
 }
 
-/// Returns the current device, or null if there is none.
 DeviceState* CurrentDevice() {
   return IsDevice(current_device)
              ? TheMachine().devices[static_cast<size_t>(current_device)].get()
@@ -196,7 +195,6 @@ void SetDelays(cudaStream_t stream, uint64_t seed) {
 
 cudaError_t LaunchKernel(const Launch& launch, cudaStream_t stream,
                          absl::AnyInvocable<void()> thread) {
-  // A stream runs only kernels of its own device.
   if (stream == nullptr || stream->device != current_device) {
     return Return(cudaErrorInvalidResourceHandle);
   }

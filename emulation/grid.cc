@@ -158,7 +158,6 @@ struct Warp {
   int ready = 0;  // Runnable lanes.
 };
 
-/// The grid that the calling thread runs.
 class Grid {
  public:
   Grid(const Launch& launch, absl::FunctionRef<void()> thread)

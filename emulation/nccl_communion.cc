@@ -9,13 +9,11 @@ namespace {
 
 size_t ToSize(int n) { return static_cast<size_t>(n); }
 
-/// Returns whether two ranks issued the same collective.
 bool Agree(const Call& a, const Call& b) {
   return a.kind == b.kind && a.count == b.count && a.type == b.type &&
          a.op == b.op && a.peer == b.peer;
 }
 
-/// Executes the collective of `calls`, which are by rank.
 void Do(const std::vector<Call>& calls) {
   const Call& first = calls[0];
   const size_t bytes = first.bytes();
@@ -112,7 +110,6 @@ std::optional<Communion::Child> Communion::ChildOf(int64_t split, int rank) {
   const int color = division.came.at(rank).color;
   Child child;
   if (color == NCCL_SPLIT_NOCOLOR) return child;
-  // Sorted by key, then by rank.
   std::vector<std::pair<int, int>> members;
   for (const auto& [each, says] : division.came) {
     if (says.color == color) members.emplace_back(says.key, each);

@@ -36,7 +36,6 @@ class CacheScope {
   nn::Llama& model_;
 };
 
-/// Returns the whole logits of the token after `tokens`.
 std::vector<float> NextLogits(nn::Llama& model,
                               absl::Span<const int32_t> tokens) {
   const auto length = static_cast<int64_t>(tokens.size());

@@ -61,7 +61,6 @@ std::vector<nn::AdamWGroup> Groups(const TrainOptions& options) {
           {.has = nn::NameMatches("embed_tokens.weight"), .weight_decay = 0}};
 }
 
-// The run of one rank.
 class Trainer {
  public:
   // \param reports whether this rank prints and writes the metrics.
@@ -101,11 +100,8 @@ class Trainer {
   void PrintIntroduction();
   // Trains to the last step or until a signal requests a stop.
   absl::Status TrainSteps(MetricsFile& file);
-  // Saves the state after step_.
   absl::Status SaveCheckpoint();
-  // Reports a background save that has failed.
   absl::Status PollSave();
-  // Waits until the last save is complete.
   absl::Status EndSave();
   // Warns of something that could not be written; Run returns the error at the
   // end. Weeks of training are worth more than a line or a checkpoint.
@@ -120,12 +116,10 @@ class Trainer {
                      const Interval& rows) const;
   // Returns the sum of the losses of all targets, divided by `targets`.
   Tensor Loss(const LabelledRows& batch, double targets);
-  // Runs one step and measures it.
   absl::Status Step(StepMetrics& metrics);
   absl::Status Learn(StepMetrics& metrics);
   // Returns the mean loss over all whole rows of the evaluation text.
   absl::StatusOr<double> Evaluate();
-  // Draws from the model and prints the result after the prompt.
   absl::Status PrintSample();
   // Returns whether step_ is a multiple of `every` or the run's last step.
   bool IsDue(int64_t every) const {
@@ -133,7 +127,6 @@ class Trainer {
   }
   // Returns whether the page shows details of `step` (from 1).
   bool IsShown(int64_t step) const;
-  // Writes the page, if there is one.
   absl::Status WritePage(RunPage::State state);
   // Checks that the trained weights may replace those in `place`.
   absl::Status CheckWeights(const std::string& place);

@@ -144,7 +144,6 @@ ABSL_FLAG(bool, verbose, false,
 namespace crosshatch::examples {
 namespace {
 
-// The file that defines the flags.
 constexpr char kSource[] = "examples/train_options.cc";
 
 absl::Status CheckAtLeast(const char* flag, int64_t value, int64_t least) {

@@ -34,7 +34,6 @@ void AddRandomness(const nn::Module& module, std::optional<uint64_t>& all) {
   }
 }
 
-// The report of one rank.
 struct RowReport {
   int64_t rows = 0;
   uint64_t randomness = 0;

@@ -208,7 +208,6 @@ std::string SeparationReason(const Kind& kind, const Kind& other,
   return why;
 }
 
-// Returns the extension that shards all parameters of a call.
 const ShardExtension& ExtensionFor(
     const std::vector<nn::Parameter*>& parameters,
     const FullyShardOptions& options, bool replicated) {

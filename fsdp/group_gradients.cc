@@ -106,7 +106,7 @@ void GroupGradients::AttachFull() {
       context.device());
 }
 
-// From compute, which has the last word on all of it.
+// Leases on the compute stream, which uses the memory last.
 std::shared_ptr<Storage> GroupGradients::Lease(DType dtype,
                                                MemoryClass memory_class) {
   RankContext& context = core_.comm->context();
@@ -136,13 +136,13 @@ std::shared_ptr<Storage> GroupGradients::PrepareSharded(bool accumulate) {
     sharded_ = sharded;
   }
   if (!accumulate) return sharded;
-  // Every part must hold what is added to, on the stream that writes next.
+  // Accumulation needs initialized parts, on the stream that writes next.
   for (int i = 0; i < core_.plan.num_parameters(); ++i) {
     GroupMember& member = core_.members[static_cast<size_t>(i)];
     const Tensor& gradient = member.parameter->grad();
     const Tensor part = core_.ShardOf(i, sharded, core_.shard_dtype);
     if (!gradient.defined()) {
-      // Dropped by itself, or never shown: the part may hold an old one.
+      // The gradient was dropped or never published, and its part may be stale.
       Finish();
       ZeroInPlace(part);
     } else if (LocalTensor(gradient).storage() != sharded) {
@@ -164,7 +164,8 @@ const std::string& GroupGradients::Label(bool with_partial,
   for (size_t i = 0; i < destinations_.size(); ++i) {
     const Destination& destination = destinations_[i];
     const GroupMember& member = core_.members[i];
-    // One that has a gradient from before gets the others' part in any case.
+    // A parameter with an earlier gradient receives the other ranks' part in
+    // any case.
     const bool lacks = member.unsharded.requires_grad() &&
                        !destination.written &&
                        !(with_partial && destination.partial) &&

@@ -63,7 +63,7 @@ std::string NameOf(E value, const NamedValue<E> (&values)[kCount]) {
 
 }  // namespace
 
-// For Abseil, which finds them by their argument.
+// Abseil finds these by argument-dependent lookup.
 bool AbslParseFlag(absl::string_view text, EngineKind* engine,
                    std::string* error) {
   return ParseName(text, kEngines, engine, error);
@@ -133,7 +133,7 @@ namespace {
 
 constexpr absl::string_view kSource = "launch/launch_flags.cc";
 
-/// Discards what this process prints, for as long as there is one.
+/// Discards what this process prints in the scope.
 class SilentScope {
  public:
   SilentScope() {

@@ -67,7 +67,7 @@ class Reader {
         ": set it, or unset all of them to run alone"));
   }
 
-  /// A whole number of at least `least` and at most `most`.
+  /// Reads an integer of at least `least` and at most `most`.
   absl::StatusOr<int> Number(const std::string& name, int least,
                              int most) const {
     CH_ASSIGN_OR_RETURN(const std::string text, Text(name));
@@ -80,7 +80,7 @@ class Reader {
                      " to ", most));
   }
 
-  /// `rank` of `size` ranks.
+  /// Reads `rank` of `size` ranks.
   absl::Status RankOf(const std::string& rank_name,
                       const std::string& size_name, int& rank,
                       int& size) const {
@@ -93,7 +93,7 @@ class Reader {
                      size - 1, ", since ", size_name, "=", size));
   }
 
-  /// As RankOf where one of the two is set; else leaves both as they are.
+  /// Like RankOf if one of the two variables is set; otherwise sets nothing.
   absl::Status LocalRankOf(const std::string& rank_name,
                            const std::string& size_name,
                            LaunchInfo& info) const {
@@ -107,7 +107,7 @@ class Reader {
   }
 
  private:
-  /// A variable of the launcher that is there.
+  /// Returns a variable of the launcher that is set.
   std::string Seen(const std::string& missing) const {
     for (const char* name : kVariables) {
       const auto found = environment_.find(name);
@@ -136,7 +136,7 @@ std::string Get(const Environment& environment, const std::string& name) {
   return found == environment.end() ? "" : found->second;
 }
 
-/// What is wrong with this rank but for its number: the first of all counts.
+/// Records an error of this rank, except in its number. The first one counts.
 void NoteWrong(const absl::Status& status, LaunchInfo& info) {
   if (info.wrong.empty()) info.wrong = std::string(status.message());
 }
@@ -166,7 +166,7 @@ absl::Status ReadOpenMpi(const Environment& environment, LaunchInfo& info) {
   if (!local.ok()) {
     NoteWrong(local, info);
     info.local_rank = -1;
-    // Whether they meet by a file hangs on it.
+    // The local size determines whether the rendezvous is by file.
     const auto size = reader.Number("OMPI_COMM_WORLD_LOCAL_SIZE", 1, info.size);
     info.local_size = size.value_or(-1);
     info.may_miss_others = !size.ok();
@@ -240,7 +240,7 @@ absl::Status ReadSlurm(const Environment& environment, LaunchInfo& info) {
     NoteWrong(local.status(), info);
     info.local_rank = local.value_or(-1);
   }
-  // PMI2, which Slurm may speak instead, is not what Debian's Open MPI speaks.
+  // Slurm may use PMI2, which Debian's Open MPI does not.
   info.mpi_knows_peers = reader.Has("PMIX_RANK");
   if (info.mpi_knows_peers) {
     const std::string pmix = Get(environment, "PMIX_RANK");

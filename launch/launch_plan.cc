@@ -150,7 +150,7 @@ std::string AgreedText(const RunOptions& options) {
                                                            : "--transport=mpi");
   }
   all.insert(all.end(), options.agreed.begin(), options.agreed.end());
-  // One line each: newlines in values are escaped.
+  // One line per option, so newlines in values are escaped.
   for (std::string& option : all) option = absl::CEscape(option);
   return absl::StrJoin(all, "\n");
 }

@@ -36,13 +36,13 @@ std::string Variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-/// Whether the variable names this rank, or all of them.
+/// Returns whether the variable names this rank, or all of them.
 bool Names(const char* name, const World& world) {
   const std::string value = Variable(name);
   return value == "all" || value == absl::StrCat(world.rank());
 }
 
-/// Ends this process, or returns, in the way that PROBE_FAULT names.
+/// Ends this process or returns, as PROBE_FAULT says.
 absl::Status Fault(int rank) {
   const std::string fault = Variable("PROBE_FAULT");
   if (fault == "exit") std::exit(3);
@@ -50,7 +50,7 @@ absl::Status Fault(int rank) {
   if (fault == "abort") std::abort();
   if (fault == "segv") raise(SIGSEGV);
   if (fault == "kill") {
-    // In the middle of whatever is done next.
+    // During the next operation.
     std::thread([] {
       std::this_thread::sleep_for(std::chrono::microseconds(
           std::atoi(Variable("PROBE_KILL_AFTER").c_str())));
@@ -67,7 +67,7 @@ absl::Status Fault(int rank) {
   }
   if (fault == "check") CH_CHECK(false) << "of the probe";
   if (fault == "checks") {
-    // By then no rank is in what they do together.
+    // By then no rank is in a collective.
     std::this_thread::sleep_for(std::chrono::seconds(1));
     CH_CHECK(rank != 0) << "of rank 0";
     CH_CHECK(rank == 0) << "of the others";
@@ -104,7 +104,7 @@ absl::Status UntilStopped(World& world) {
   }
 }
 
-/// What a checkpoint would be.
+/// Stands for a checkpoint.
 absl::Status WriteOnStop(World& world) {
   if (Names("PROBE_BAD_STOP", world)) {
     return absl::DataLossError("the disk is full");
@@ -124,7 +124,7 @@ absl::Status PrintHosts(World& world) {
   return absl::OkStatus();
 }
 
-/// Rank 1 leaves a process behind, whose number is in the file PROBE_CHILD.
+/// Leaves a child process of rank 1, whose id is in the file PROBE_CHILD.
 absl::Status LeaveChild(const World& world) {
   if (world.rank() != 1) return absl::OkStatus();
   return std::system(
@@ -211,7 +211,7 @@ int ftruncate(int file, off_t bytes) noexcept {
   return next(file, bytes);
 }
 
-// As where a name server is down: each name takes PROBE_SLOW_NAMES
+// Simulates a name server that is down: each name takes PROBE_SLOW_NAMES
 // milliseconds.
 int getaddrinfo(const char* name, const char* service, const addrinfo* hints,
                 addrinfo** found) {

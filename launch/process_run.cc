@@ -42,8 +42,7 @@ using coordination::CoordinationClient;
 using coordination::CoordinationServer;
 using coordination::Member;
 
-/// How long a process that can be no rank of its job waits for rank 0, which
-/// names it.
+/// How long a process with an invalid rank waits for rank 0, which reports it.
 constexpr absl::Duration kNamedWithin = absl::Seconds(10);
 /// How long a failed check waits for the job's report of it before it is
 /// printed where it failed.
@@ -80,7 +79,7 @@ bool StillRuns(int pid, absl::Duration time) {
   return runs;
 }
 
-/// One process's part of a job.
+/// One process of a job.
 class Process {
  public:
   Process(const LaunchPlan& plan, const RunOptions& options,
@@ -102,7 +101,7 @@ class Process {
   absl::Status Run(absl::FunctionRef<absl::Status(World&)> fn);
 
  private:
-  /// Connects to the coordinator, and waits until all ranks have.
+  /// Connects to the coordinator and waits for all ranks.
   absl::Status Join();
   /// Sets `endpoint`, whose port rank 0 chooses, on all processes.
   absl::Status AgreeOnEndpoint(RendezvousEndpoint& endpoint);
@@ -117,18 +116,17 @@ class Process {
   /// so that each other rank sees that it runs, whenever it notices the loss.
   bool ReportsForHost() const;
   std::vector<std::pair<int, int>> HostRanks() const;
-  /// Waits, if this process has reported for its host, for the end of the
-  /// others.
+  /// If this process reports for its host, waits until the others have ended.
   void AwaitHost() const;
   /// Returns `text`, why this process did not join, after what is wrong with
   /// its variables: that may be the cause.
   std::string WithCause(const std::string& text) const;
-  /// Returns that MPI has not `done` ("started") within `time`.
+  /// Returns the error that MPI has not `done` ("started") within `time`.
   std::string Late(const char* done, absl::Duration time,
                    const char* cause) const;
   absl::Status OtherWorld(const std::string& of_mpi,
                           const std::string& of_launcher) const;
-  /// Ends this process, which a lost one keeps in MPI, in step with the others.
+  /// Leaves MPI, which a lost process may block, in step with the others.
   void LeaveMpi(const std::string& late);
   /// Calls `fn`, which may not return if a process is lost, in bounded time.
   void WithinTime(absl::Duration time, const std::string& late,
@@ -140,7 +138,6 @@ class Process {
   /// Fails if this process was started with other options than rank 0.
   absl::Status AgreeOnOptions();
   absl::Status RunRank(absl::FunctionRef<absl::Status(World&)> fn);
-  /// Reports `error` to the job. Returns it.
   absl::Status Report(const absl::Status& error);
   void OnFailure(const FailureNotice& notice);
   /// Returns whether no process prints `status`, with which this one ends.
@@ -154,23 +151,23 @@ class Process {
   const PrintLine& print_;
   const Member self_;
   coordination::CoordinationTimes times_;
-  // OnFailure or another process prints why the job did not start.
+  // OnFailure or another process prints why the start failed.
   bool is_reported_ = false;
   mutable std::mutex host_mutex_;
   // Ranks of this host but rank 0, ascending, and their process ids.
   std::vector<std::pair<int, int>> host_ranks_;
   std::atomic<bool> has_reported_for_host_ = false;
-  // From then on the rank in which an error began reports it.
+  // From then on, the rank in which an error occurs reports it.
   bool has_run_ = false;
   std::atomic<bool> has_announced_ = false;
   bool has_mpi_ = false;
   std::string coordinator_host_;
   std::mutex deadline_mutex_;
   StartDeadline* deadline_ = nullptr;
-  // Null on the CPU.
   const DeviceBackend* device_ = nullptr;
   std::unique_ptr<DataPlanes> planes_;
-  // In this order: the client leaves before the server waits for all to have.
+  // Declared in this order, because the client must leave before the server
+  // waits for all.
   std::unique_ptr<CoordinationServer> server_;
   std::unique_ptr<CoordinationClient> client_;
 };
@@ -191,8 +188,8 @@ absl::Status Process::Listen(RendezvousEndpoint& endpoint) {
   if (absl::IsResourceExhausted(server.status())) {
     return absl::ResourceExhaustedError(text);
   }
-  // Another rank 0 of this job may listen there: joining it causes the job's
-  // one error.
+  // Another rank 0 of this job may listen there. Joining it gives the job's one
+  // error.
   const auto twin = CoordinationClient::Connect(
       endpoint.host, endpoint.port, self_, endpoint.token,
       {.times = {.start = std::min(times_.start, absl::Seconds(2)),
@@ -200,7 +197,7 @@ absl::Status Process::Listen(RendezvousEndpoint& endpoint) {
   if (twin.ok()) {
     const absl::Status started = (*twin)->AwaitStart();
     const std::optional<FailureNotice> failure = (*twin)->failure();
-    // A listener that is lost was no coordinator of this job.
+    // A listener that was lost is not this job's coordinator.
     if (failure.has_value() && !failure->process_lost) {
       is_reported_ = true;
       return started;
@@ -262,7 +259,7 @@ std::vector<std::pair<int, int>> Process::HostRanks() const {
 bool Process::ReportsForHost() const {
   const auto ranks = HostRanks();
   if (ranks.empty()) {
-    // By the launcher's numbers. Rank 0 is the first of its own host.
+    // By the launcher's numbers. Rank 0 is the first rank of its host.
     return info_.is_first_of_host || (info_.rank == 1 && info_.local_rank == 1);
   }
   for (const auto& [rank, pid] : ranks) {
@@ -287,7 +284,7 @@ void Process::LeaveMpi(const std::string& late) {
     return;
   }
   if (!client_->failure().has_value()) {
-    // All are late: the coordinator makes one error of it.
+    // All ranks are late, and the coordinator joins their errors.
     Report(absl::DeadlineExceededError(late)).IgnoreError();
   }
   client_->Leave().IgnoreError();
@@ -321,13 +318,13 @@ absl::StatusOr<std::vector<std::string>> Process::StartMpi(
 }
 
 absl::Status Process::AgreeOnEndpoint(RendezvousEndpoint& endpoint) {
-  // mpirun has started all: none may be missing for longer than in the job.
+  // mpirun has started all processes, so a missing one counts as lost.
   times_.start = std::min(times_.start, options_.job.timeout);
   const std::string& file = info_.rendezvous_file;
   const bool by_file = CanUseRendezvousFile(file);
   absl::Status listening;
   if (info_.rank == 0) listening = Listen(endpoint);
-  // The others wait for it, after an error too.
+  // The others wait for the endpoint, even after an error.
   std::string text = info_.rank == 0 && listening.ok() ? ToText(endpoint) : "";
   if (by_file && info_.rank == 0) {
     const absl::Status written = WriteRendezvousFile(file, text);
@@ -393,7 +390,7 @@ absl::Status Process::Join() {
   RendezvousEndpoint endpoint = EndpointOf(info_);
   const bool is_chosen_by_rank_0 = endpoint.port == 0;
   endpoint.host = ReachableHost(endpoint.host);
-  // Without another rank 0 nobody else could report it.
+  // Without another rank 0, no other rank could report it.
   if (!info_.outside.empty() && (info_.rank == 0 || info_.size == 1)) {
     return absl::InvalidArgumentError(info_.outside);
   }
@@ -408,11 +405,10 @@ absl::Status Process::Join() {
   coordinator_host_ = endpoint.host;
   CH_RETURN_IF_ERROR(Connect(endpoint));
   const absl::Status started = client_->AwaitStart();
-  // The job does not name a rank that has another token.
+  // A rank with another token is not part of the job.
   const bool is_stranger =
       absl::IsUnauthenticated(started) && !info_.wrong.empty();
   is_reported_ = client_->failure().has_value() && !is_stranger;
-  // All have read it.
   if (started.ok()) RemoveRendezvousFile();
   return started;
 }
@@ -441,7 +437,7 @@ bool Process::ReportCheck(const std::string& text) {
   }
   const std::optional<FailureNotice> failure = client_->failure();
   if (!has_announced_ || !failure.has_value()) return false;
-  // The others receive it before rank 0 is gone.
+  // The others must receive the failure before rank 0 ends.
   if (info_.rank == 0) absl::SleepFor(times_.query());
   // Another rank's report serves if it is of the same check, by its place: the
   // values that follow may be the rank's.
@@ -524,7 +520,7 @@ bool Process::IsUnreported(const absl::Status& status) {
   // The loss of a process causes many errors; and of several ranks' errors
   // before they run, the user can mend one at a time.
   if (failure->process_lost || !has_run_) return false;
-  // An error that another's failure causes contains its text.
+  // An error caused by another's failure contains its text.
   const std::string reported(coordination::ResultOf(*failure).message());
   return !absl::IsAborted(status) &&
          !absl::StrContains(reported, std::string(status.message())) &&
@@ -549,7 +545,7 @@ absl::Status Process::Run(absl::FunctionRef<absl::Status(World&)> fn) {
         {.world_ranks = {info_.rank}, .cut_off = true, .error = ran});
   }
   if (ran.ok() && !client_->failure().has_value()) {
-    // While the coordinator still notices a lost process.
+    // While the coordinator still detects lost processes.
     WithinTime(options_.job.timeout,
                Late("ended", options_.job.timeout,
                     "after the job a host cannot reach another any more"),

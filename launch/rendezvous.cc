@@ -108,7 +108,7 @@ RendezvousEndpoint EndpointOf(const LaunchInfo& info) {
     const bool is_one_host = info.size == 1 || info.local_size == info.size;
     endpoint.host = is_one_host ? "127.0.0.1" : ThisHost();
   }
-  // Under mpirun it is random, and another one for each job.
+  // Under mpirun the port is random for each job.
   if (endpoint.port == 0) return endpoint;
   if (endpoint.token.empty()) endpoint.token = absl::StrCat("job ", info.job);
   if (!info.id.empty()) absl::StrAppend(&endpoint.token, " id ", info.id);

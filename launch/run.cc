@@ -38,7 +38,7 @@ std::string PrefixOf(int rank, const RunOptions& options) {
   return absl::StrCat("[rank ", rank, "] ");
 }
 
-/// Runs ranks of this process alone.
+/// Runs ranks as threads of this process.
 absl::Status RunHere(const LaunchPlan& plan, const RunOptions& options,
                      absl::FunctionRef<absl::Status(World&)> run_rank) {
   if (plan.engine == EngineKind::kFake) {
@@ -48,7 +48,7 @@ absl::Status RunHere(const LaunchPlan& plan, const RunOptions& options,
                        .rank = options.fake_rank,
                        .backend = device,
                        .sink = options.job.sink(options.fake_rank)};
-    // A rank on a device of its own is a process.
+    // A rank with its own device is a process.
     if (device != nullptr) dry.nccl = options.nccl;
     return RunFake(dry, run_rank);
   }
@@ -64,7 +64,7 @@ int Run(absl::FunctionRef<absl::Status(World&)> fn,
   const Environment environment = LaunchEnvironment();
   const absl::StatusOr<LaunchPlan> plan = PlanLaunch(requested, environment);
   if (!plan.ok()) {
-    // Which job it is of is not known: no other process can report it.
+    // The job is unknown, so no other process can report it.
     if (IsFirstOfHost(environment)) {
       Print("", std::string(plan.status().message()));
     }
@@ -72,7 +72,7 @@ int Run(absl::FunctionRef<absl::Status(World&)> fn,
   }
   RunOptions options = requested;
   if (const absl::Status wrong = CheckPlan(*plan, options); !wrong.ok()) {
-    // The ranks join to report it once, which takes valid times.
+    // The ranks join to report it once, which needs valid times.
     const RunOptions valid;
     if (options.job.timeout <= absl::ZeroDuration()) options.job = valid.job;
     for (const auto time :
@@ -80,7 +80,7 @@ int Run(absl::FunctionRef<absl::Status(World&)> fn,
       if (options.*time <= absl::ZeroDuration()) options.*time = valid.*time;
     }
     options.prepare = [wrong](EngineKind, int) { return wrong; };
-    // Nothing runs, and a missing device must not be reported first.
+    // Nothing runs, so a missing device must not hide the error.
     options.device = Device::Kind::kCpu;
   }
   const StopSignals signals;
@@ -94,7 +94,7 @@ int Run(absl::FunctionRef<absl::Status(World&)> fn,
   const std::string prefix = PrefixOf(plan->info.rank, options);
   absl::Status status;
   if (plan->engine == EngineKind::kProcesses) {
-    // Reset by the one rank of this process.
+    // The one rank of this process resets it.
     waiting.emplace();
     status = RunAsProcess(
         *plan, options, run_rank,
@@ -115,7 +115,7 @@ int Run(int argc, char** argv, absl::FunctionRef<absl::Status(World&)> fn,
       ParseFlags(argc, argv, program.substr(program.rfind('/') + 1) + ".cc");
   if (parsed.ok()) parsed = ReadLaunchFlags(options);
   if (!parsed.ok()) {
-    // The processes of a job report it once.
+    // So that the processes of a job report it once.
     options.prepare = [parsed](EngineKind, int) { return parsed; };
     options.device = Device::Kind::kCpu;
     options.cuda = {};

@@ -22,7 +22,7 @@ StartDeadline::StartDeadline(absl::Duration time,
         // Destructors could wait forever.
         EndProcess("");
       });
-  // A system without a free thread fails the start anyway.
+  // Without a free thread the start fails anyway.
   if (watch.ok()) watch_ = *std::move(watch);
 }
 

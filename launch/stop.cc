@@ -20,7 +20,7 @@
 namespace crosshatch {
 namespace {
 
-// A signal is the process's, and its handler can reach nothing else.
+// Global, because a signal handler can only access globals.
 std::atomic<bool> stop_signalled = false;
 std::atomic<bool> stop_agreed = false;
 
@@ -39,7 +39,7 @@ int64_t NowMs() {
 }
 
 void OnStopSignal(int signal) {
-  // One atomic decides, since two threads may take a signal each at once.
+  // One atomic decides, because two threads may each handle a signal.
   const int64_t now = std::max<int64_t>(NowMs(), 1);
   int64_t first = 0;
   if (stop_signalled_at_ms.compare_exchange_strong(first, now)) {
@@ -73,7 +73,7 @@ StopSignals::StopSignals() {
   stop_agreed = false;
   struct sigaction action = {};
   action.sa_handler = OnStopSignal;
-  // Reads and writes that a signal meets go on.
+  // Interrupted reads and writes continue.
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
   sigaddset(&action.sa_mask, SIGTERM);
@@ -98,11 +98,11 @@ EndsByStopSignal::EndsByStopSignal() {
       const int64_t at = stop_signalled_at_ms;
       if (at == 0 || NowMs() - at < kOneStopMs) continue;
       std::signal(stop_signal, SIG_DFL);
-      // To the process: this thread may not be one that takes it.
+      // Sent to the process, because this thread may block the signal.
       kill(getpid(), stop_signal);
     }
   });
-  // A system without a free thread fails the start anyway.
+  // Without a free thread the start fails anyway.
   if (thread.ok()) thread_ = *std::move(thread);
 }
 

@@ -34,7 +34,6 @@ std::string ListOf(absl::Span<const std::string> names) {
   return absl::StrJoin(names, ", ");
 }
 
-/// Returns the axes other than `axes` in the mesh's order.
 std::vector<int> OtherAxes(int ndim, absl::Span<const int> axes) {
   std::vector<int> others;
   for (int axis = 0; axis < ndim; ++axis) {

@@ -169,7 +169,6 @@ absl::Status NameThatDiffers(const std::string& what, int first_rank,
       of_first.count(alone[0]) > 0 ? first_rank : other_rank, " alone"));
 }
 
-/// Returns the world rank of index kFirst.
 int FirstRankOf(const World& world) { return world.AllRanks()[kFirst]; }
 
 bool IsOn(const DeviceMesh& mesh, int rank) {

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Prints tensors.
-
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>

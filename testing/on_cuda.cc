@@ -11,7 +11,6 @@
 namespace crosshatch {
 namespace {
 
-// Returns all devices of the process.
 std::vector<const DeviceBackend*> CudaDevices() {
   std::vector<const DeviceBackend*> devices;
   for (;;) {

@@ -64,7 +64,6 @@ FsdpScript ScriptOf(const Scenario& scenario, const Axes& axes) {
                 {.split = Split::kRows}}};
   FsdpScript script;
   script.axes = axes;
-  // The head runs once.
   script.model = {.form = Form::kChain,
                   .parts = {block, block, {.bias = true}}};
   for (PartSpec& part : script.model.parts) {

@@ -91,7 +91,6 @@ class Generator {
     return static_cast<size_t>(random_() % static_cast<uint64_t>(n));
   }
   int Number(int n) { return static_cast<int>(Below(n)); }
-  /// Returns true once in n times.
   bool Chance(int n) { return Below(n) == 0; }
 
   PartSpec Shift() {

@@ -35,7 +35,6 @@ namespace {
 using Kind = ScriptCall::Kind;
 using fsdp::ShardedModule;
 
-// One rank of the mesh.
 class Interpreter final : public ScriptRunner {
  public:
   Interpreter(const FsdpScript& script, World& world, ScriptResult& result)

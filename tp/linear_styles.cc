@@ -161,7 +161,6 @@ class ReplicatedHeads {
   }
 
  private:
-  // Axes of the split mesh.
   static constexpr int kHeads = 0;
   static constexpr int kReplicas = 1;
 

@@ -37,7 +37,6 @@ class AppliedStyle final : public nn::Attachment {
   const Style style_;
 };
 
-// Returns the style that an earlier plan applied, or null.
 const ParallelStyle* StyleOf(const nn::Module& module) {
   const auto* applied =
       static_cast<AppliedStyle*>(module.attachment(kAttachment));

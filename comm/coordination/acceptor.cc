@@ -23,7 +23,6 @@
 namespace crosshatch::coordination {
 namespace {
 
-/// The preface of an HTTP/2 client.
 constexpr std::string_view kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 constexpr size_t kMostWaiting = 128;
 constexpr int64_t kLongestWaitMs = 10000;

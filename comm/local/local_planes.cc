@@ -34,7 +34,7 @@ class LocalControlGroup final : public ControlGroup {
                      absl::FunctionRef<void(PayloadRoom)> offer) override {
     turns_.begun.fetch_add(1, std::memory_order_relaxed);
     slot().fingerprint = &fingerprint;
-    // Members see one another's memory.
+    // Members access each other's memory.
     offer([](int, int64_t) -> char* { return nullptr; });
     return group_->collectives.Agree(member_, fingerprint);
   }
@@ -161,7 +161,8 @@ void MemoryPlane::Reduce(
     ReduceSegments(mine, absl::MakeSpan(sources), to, count, kernels_, on);
   };
   if (slot().queue != nullptr) return slot().queue->Launch(reduce);
-  // No pool: the ranks are the parallelism, and compute streams need the pools.
+  // No pool: the ranks already use all cores, and compute streams use the
+  // pools.
   KernelContext context;
   reduce(context);
 }
@@ -173,7 +174,8 @@ void MemoryPlane::Move(const Collective& mine) {
   };
   switch (mine.kind) {
     case CollectiveKind::kAllGather:
-      // Each rank begins with itself, so that not all read from one peer.
+      // Each rank starts with itself, so that ranks do not all read from one
+      // peer.
       for (int i = 0; i < n; ++i) {
         const int r = (me_ + i) % n;
         copy(of(r).send[0], mine.recv[r]);

@@ -33,7 +33,6 @@ constexpr int64_t kTagBytes = 16;
 
 using Cursors = absl::InlinedVector<SegmentCursor, 8>;
 
-/// Returns one run of memory as a list.
 Segment OneRun(const void* data, int64_t elems) {
   // Read only.
   return {.data = const_cast<void*>(data), .run_elems = elems};
@@ -286,7 +285,8 @@ absl::Status MessagePlane::MoveAndReduce(const Collective& collective,
       pieces[r] = OneRun(peers[i], elems);
       sources.emplace_back(absl::MakeConstSpan(&pieces[r], 1), elem_bytes);
     }
-    // No pool: the ranks are the parallelism, and compute needs the pools.
+    // No pool: the ranks already use all cores, and compute streams use the
+    // pools.
     KernelContext context;
     ReduceSegments(collective, absl::MakeSpan(sources), to, elems, kernels_,
                    context);

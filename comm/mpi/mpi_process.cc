@@ -184,7 +184,6 @@ class MpiLink final : public Link {
   const Neighbours& neighbours_;
   const bool all_near_;
 
-  /// An in-flight message, and its sender.
   LinkRequest incoming_;
   int incoming_from_ = -1;
   std::string incoming_message_;

@@ -145,7 +145,6 @@ void ProcessJob::EndRank(const FailureNotice& notice) {
   failure_->error = BoundedError(notice.error);
   if (!failed_at_.has_value()) failed_at_ = RunningTime();
   if (context_ != nullptr) context_->Poison(ErrorFor(notice, rank_));
-  // Wakes the waiting threads of this process.
   link_.Notify(rank_);
 }
 

@@ -150,7 +150,7 @@ class NcclDataPlane final : public DataPlane, private MemoryListener {
   RankContext& context_;
   const NcclOptions options_;
   const std::unique_ptr<NcclComm> comm_;
-  /// Whether LeaveMemory must be called.
+  /// Whether it listens to the allocator.
   bool hears_of_memory_ = false;
 };
 
@@ -334,7 +334,6 @@ absl::Status NcclDataPlane::Reduce(const Collective& c,
                                    int64_t count, Stream& queue) {
   const auto n = static_cast<size_t>(size_);
   const int64_t elem_bytes = SizeOf(c.dtype);
-  // The others' summands, consecutively.
   const Block scratch = Scratch(count * (size_ - 1), c.dtype, queue);
   std::vector<SegmentList> summands(n);
   std::vector<Part> receives(n);
@@ -426,7 +425,6 @@ absl::Status NcclDataPlane::ByCollective(const Collective& c, Stream& queue) {
   const int64_t elem_bytes = SizeOf(c.dtype);
   const cudaStream_t raw = Raw(queue);
   std::vector<Block> scratch;
-  // Returns a contiguous run of device memory for the elements of a list.
   const auto run_of = [&](const SegmentList& list,
                           bool is_filled) -> absl::StatusOr<std::byte*> {
     const int64_t elems = NumElements(list);
@@ -449,7 +447,6 @@ absl::Status NcclDataPlane::ByCollective(const Collective& c, Stream& queue) {
     Copy({{.data = data, .run_elems = NumElements(list)}}, list, c.dtype,
          queue);
   };
-  // Joins consecutive lists of all members to one list.
   const auto joined = [&](const SegmentList& first) -> SegmentList {
     return {{.data = SegmentCursor(first, elem_bytes).data(),
              .run_elems = NumElements(first) * size_}};

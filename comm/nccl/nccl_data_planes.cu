@@ -139,7 +139,6 @@ class Planes final : public DataPlanes {
   }
 
  private:
-  /// Creates objects on the context's device.
   void SetDevice(const RankContext& context) {
     if (context.id() != context_) undivided_.clear();
     context_ = context.id();

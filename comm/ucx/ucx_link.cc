@@ -40,10 +40,8 @@ constexpr std::chrono::seconds kGrace(5);
 /// The longest sleep. Messages end a sleep through UCX's file descriptor; other
 /// events are noticed after it.
 constexpr std::chrono::milliseconds kSleep(50);
-/// The longest time that closing an endpoint may take.
 constexpr absl::Duration kForced = absl::Seconds(1);
 
-/// The largest tag.
 constexpr int kHelloTag = INT32_MAX;
 
 /// The upper half of UCX's tags is the sender's rank, the lower half the tag of
@@ -236,7 +234,6 @@ class UcxLink final : public Link {
   absl::Status Connect(std::vector<std::string> addresses,
                        absl::Duration timeout,
                        absl::FunctionRef<absl::Status()> failure);
-  /// Closes all endpoints, and waits until they are closed.
   void Close(unsigned flags, absl::Duration patience);
 
   int rank() const override { return rank_; }
@@ -304,7 +301,6 @@ class UcxLink final : public Link {
         "UCX does not start: ", what, ": ", api_.ucs_status_string(why),
         "; UCX_LOG_LEVEL=error shows why"));
   }
-  /// Returns the endpoint; null if the connection is broken.
   ucp_ep_h EndpointTo(int rank);
   void Keep(ucs_status_ptr_t started, int peer, LinkRequest& request);
   void Progress() {
@@ -330,7 +326,6 @@ class UcxLink final : public Link {
   std::vector<Peer> peers_;
   std::atomic<bool> sleeps_ = false;
 
-  /// An in-flight message.
   LinkRequest incoming_;
   std::string incoming_message_;
 };

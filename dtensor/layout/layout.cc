@@ -22,7 +22,6 @@ struct Layout::Impl {
 
 namespace {
 
-/// Returns chunk `index` of the `count` chunks of `whole`.
 Interval Chunk(const Interval& whole, int count, int index) {
   const int64_t chunk = CeilDiv(whole.size(), count);
   const int64_t begin = std::min(whole.begin + index * chunk, whole.end);

@@ -50,7 +50,6 @@ struct Receiver {
   Box box;
 };
 
-/// Returns the receivers in the order of world ranks.
 std::vector<Receiver> ReceiversOf(const Layout& layout, ShapeView shape) {
   const MeshLayout& mesh = layout.mesh();
   std::vector<Receiver> receivers;

@@ -15,7 +15,6 @@ using Kind = RedistributeStepKind;
 
 constexpr double kUnwritten = std::numeric_limits<double>::infinity();
 
-/// Returns the positions of the elements of `box` in a tensor of shape `shape`.
 std::vector<int64_t> PositionsIn(ShapeView shape, const Box& box) {
   CH_CHECK(Contains(WholeBox(shape), box))
       << ToString(box) << " of " << ToString(shape);

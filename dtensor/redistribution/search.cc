@@ -126,7 +126,6 @@ class Search {
     size_t place;
     SharedPath path;
 
-    /// Returns whether it comes after `other`.
     bool operator<(const Candidate& other) const {
       if (weight != other.weight) return weight > other.weight;
       if (steps != other.steps) return steps > other.steps;

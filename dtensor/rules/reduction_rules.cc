@@ -32,7 +32,6 @@ constexpr ReduceKind kReduceKinds[] = {
     ReduceKind::kArgMin, ReduceKind::kSumOfSquares,
 };
 
-// Returns `layout` with pending reductions performed.
 Layout Reduced(Layout layout) {
   for (int axis = 0; axis < layout.mesh().ndim(); ++axis) {
     if (layout.state_of_axis(axis).is_partial()) {
@@ -159,7 +158,6 @@ class ShardedArg final : public LocalProgram {
   std::vector<int64_t> counts_;  // Of candidates, by rank.
 };
 
-// Returns whether reductions are pending, and all by `op`.
 bool AllPending(const Layout& layout, ReduceOp op) {
   return layout.is_partial() &&
          std::all_of(layout.axis_states().begin(), layout.axis_states().end(),

@@ -175,7 +175,6 @@ const std::vector<OpKind>* Made() {
   using T = TensorSpan;
   using R = const Registers&;
   return new std::vector<OpKind>{
-      // Elements alone.
       {"neg", AnyFloat, [](T t, C) { return Neg(t[0]); }},
       {"abs", AnyFloat, [](T t, C) { return Abs(t[0]); }},
       {"relu", AnyFloat, [](T t, C) { return Relu(t[0]); }},
@@ -188,7 +187,6 @@ const std::vector<OpKind>* Made() {
       {"maximum", FloatPair, [](T t, C) { return Maximum(t[0], t[1]); }},
       {"where", FloatPair,
        [](T t, C) { return Where(Less(t[0], t[1]), t[0], t[1]); }},
-      // Reductions.
       {"sum", Reduced,
        [](T t, C c) { return Sum(t[0], DimsOf(c), c.numbers[0] != 0); }},
       {"sum of squares",
@@ -213,7 +211,6 @@ const std::vector<OpKind>* Made() {
       {"cumsum", FloatDim, [](T t, C c) { return CumSum(t[0], c.numbers[0]); }},
       {"sort", FloatDim,
        [](T t, C c) { return Sort(t[0], c.numbers[0]).values; }},
-      // Views.
       {"slice",
        [](R r, Random& g, Call& c) {
          if (!AnyDim(r, g, c)) return false;
@@ -285,7 +282,6 @@ const std::vector<OpKind>* Made() {
          return Choose(r, g, c, [&](int i) { return r.tensors[i].ndim() > 1; });
        },
        [](T t, C) { return Reshape(t[0], {t[0].numel()}); }},
-      // Joining, copies.
       {"cat",
        [](R r, Random& g, Call& c) {
          return AnyDim(r, g, c) && Choose(r, g, c, [&](int i) {
@@ -315,7 +311,6 @@ const std::vector<OpKind>* Made() {
        }},
       {"clone", Any, [](T t, C) { return Clone(t[0]); }},
       {"contiguous", Any, [](T t, C) { return Contiguous(t[0]); }},
-      // Products.
       {"matmul",
        [](R r, Random& g, Call& c) {
          if (!Choose(r, g, c, [&](int i) {
@@ -335,7 +330,6 @@ const std::vector<OpKind>* Made() {
        [](T t, C c) {
          return MatMul(t[0], t[1], c.numbers[0] != 0, c.numbers[1] != 0);
        }},
-      // Indices.
       {"gather", Indexed,
        [](T t, C c) { return Gather(t[0], c.numbers[0], t[1]); }},
       {"index select",
@@ -379,7 +373,6 @@ const std::vector<OpKind>* Made() {
                           whole.sizes(), layout);
        },
        false, /*loose=*/true},
-      // Writes.
       {"add in place", WritableAndSource,
        [](T t, C) { return AddInPlace(t[0], t[1], 2), t[0]; },
        /*in_place=*/true},

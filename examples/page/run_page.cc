@@ -136,7 +136,6 @@ const char* NameOf(RunPage::State state) {
   return "";
 }
 
-/// Returns the existing page; empty if there is none.
 absl::StatusOr<std::string> ReadPage(const std::string& path) {
   struct stat info;
   if (stat(path.c_str(), &info) != 0) {

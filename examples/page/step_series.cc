@@ -10,7 +10,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Returns the mean of two means over `of_a` and `of_b` values.
 double Mean(double a, int64_t of_a, double b, int64_t of_b) {
   return (a * static_cast<double>(of_a) + b * static_cast<double>(of_b)) /
          static_cast<double>(of_a + of_b);

@@ -41,7 +41,6 @@ Tensor OwnExperts(const Tensor& parameter) {
                                     : parameter;
 }
 
-// Returns a tensor [..., dim] as rows [n, dim].
 Tensor AsRows(const Tensor& x) {
   return Reshape(x, {x.numel() / x.size(-1), x.size(-1)});
 }
@@ -241,7 +240,7 @@ TensorList MixtureOfExperts::ForwardShared(const Tensor& x) {
       << ": tokens must be replicated, or split by whole tokens, on "
       << mesh.ToString();
 
-  // If the router's weight is split already, its shards are the shares.
+  // An input that is split already keeps its shards as shares.
   const bool split = layout.is_replicated();
   const Tensor spread = split ? AsRows(given) : given;
   const Layout shares =

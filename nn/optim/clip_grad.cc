@@ -115,7 +115,6 @@ class Slots {
 
   int size() const { return begins_.back() + 1; }
   int begin(size_t mesh) const { return begins_[mesh]; }
-  /// The number of parts of a mesh.
   int count(size_t mesh) const { return uncounted(mesh) - begins_[mesh]; }
   int uncounted(size_t mesh) const { return begins_[mesh + 1] - 1; }
   int plain() const { return begins_.back(); }

@@ -31,7 +31,6 @@ absl::Status Optimizer::CheckNamed(const Parameter& parameter) const {
       parameter.data().Describe(), " has none; call Module::NamedParameters"));
 }
 
-// Returns the names of the slots in order.
 std::vector<std::string> Optimizer::EntryNames(
     const std::string& parameter) const {
   std::vector<std::string> names;

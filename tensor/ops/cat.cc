@@ -110,7 +110,6 @@ int64_t SumOfUnits(const char* op, ShapeView units) {
   return sum;
 }
 
-// Returns `sizes` with dim `d` as two dims.
 Shape WithTwo(const Shape& sizes, int d, int64_t count, int64_t unit) {
   Shape two(sizes.begin(), sizes.begin() + d);
   two.push_back(count);

@@ -25,7 +25,6 @@ void CheckOffsets(const std::string& what, ShapeView offsets, int64_t rows) {
   }
 }
 
-// One matrix of a product.
 struct Matrix {
   const Tensor& of;
   int64_t first;  ///< Its first element in `of`.
@@ -53,7 +52,6 @@ struct Matrix {
   }
 };
 
-// Returns the rows of `t` from `row` on; transposed with `transposed`.
 Matrix RowsFrom(const Tensor& t, int64_t row, bool transposed = false) {
   return {t, row * t.strides()[0], transposed ? 1 : 0, transposed ? 0 : 1};
 }

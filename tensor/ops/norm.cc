@@ -17,7 +17,6 @@ using internal::LaunchWithWorkspace;
 using internal::Rows;
 using internal::ToRows;
 
-/// An optional per-column operand.
 Tensor Columns(const char* op, const char* what, const Tensor& columns,
                const Tensor& x) {
   if (!columns.defined()) return columns;

@@ -75,7 +75,6 @@ class Progress {
     reached_.wait(lock, [&] { return Reached(point); });
   }
 
-  /// Counts one more task as done.
   void Advance() {
     bool wake = false;
     {
@@ -221,7 +220,6 @@ class QueueStream final : public Stream {
     work_.notify_one();
   }
 
-  /// Runs tasks until the stream ends.
   void Work() {
     KernelContext context{.pool = options_.pool};
     std::optional<AdversarialDelays> delays;

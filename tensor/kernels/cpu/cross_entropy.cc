@@ -21,7 +21,6 @@ namespace crosshatch {
 namespace HWY_NAMESPACE {
 namespace {
 
-/// Returns the class of row `r`.
 int64_t Target(const TargetsInput& targets, int64_t r) {
   switch (targets.dtype) {
     case DType::kInt32:

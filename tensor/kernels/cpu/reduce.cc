@@ -60,7 +60,6 @@ Plan MakePlan(const ReduceArgs& args) {
   return plan;
 }
 
-/// Returns the offset of element `index` (row-major) of an operand.
 int64_t OffsetOf(const StridedLoop& loop, int operand, int64_t index) {
   const RowCursor cursor(loop, index / loop.inner());
   return cursor.offset(operand) +

@@ -11,7 +11,6 @@
 namespace crosshatch::internal {
 namespace {
 
-/// One matrix of the plan's batch.
 struct Matrix {
   Matrix(const GemmLayout& layout, const void* data, bool transposed,
          int64_t number)

@@ -103,7 +103,6 @@ struct PartLayout {
 
   /// If rows are whole vectors, each part begins at a vector.
   __device__ __forceinline__ bool HasVectors() const { return cols % N == 0; }
-  /// Returns the position of column `col`.
   __device__ __forceinline__ int64_t At(int64_t col) const {
     if (kPack == N || !HasVectors()) return col;
     return (col % N / kPack * (cols / N) + col / N) * kPack + col % kPack;

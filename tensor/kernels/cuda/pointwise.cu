@@ -46,7 +46,6 @@ __device__ __forceinline__ C GeluSlope(C x) {
   return s + x * s * (C(1) - s) * slope;
 }
 
-/// Returns the normal distribution function at x.
 template <typename C>
 __device__ __forceinline__ C NormalBelow(C x) {
   return C(0.5) + C(0.5) * std::erf(x * C(0.70710678118654752));

@@ -7,7 +7,7 @@
 namespace crosshatch::internal {
 namespace {
 
-/// Heads per thread, which reuse the angles that it has read.
+/// Heads per thread, for which it reads the angles once.
 constexpr int64_t kHeadsOfThread = 16;
 
 int64_t PartsOf(int64_t heads) {
