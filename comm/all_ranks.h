@@ -10,8 +10,8 @@
 
 namespace crosshatch {
 
-/// The communicator of all ranks, "world", for work on the compute stream.
-/// Called by all ranks.
+/// Returns the communicator of all ranks, "world", for work on the compute
+/// stream. All ranks call it.
 absl::StatusOr<std::shared_ptr<Communicator>> AllRanks(World& world);
 
 }  // namespace crosshatch

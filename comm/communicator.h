@@ -58,13 +58,13 @@ struct CommunicatorStats {
   Count by_kind[kNumCollectiveKinds];
 };
 
-/// One member's end of a group.
+/// One member of a group.
 /// \threadsafety the rank's thread only, except Abort.
 class Communicator final {
  public:
-  /// \param member this rank's index in `key`.
-  /// \param context of this rank; outlives what is issued, as `planes` does.
-  /// \param timeout bounds what has been issued.
+  /// \param member this rank's index in `key`
+  /// \param context of this rank; like `planes`, it must outlive issued work
+  /// \param timeout of issued collectives
   Communicator(GroupKey key, int member, RankContext& context,
                std::unique_ptr<ControlGroup> control, DataPlanes& planes,
                absl::Duration timeout);
@@ -74,10 +74,9 @@ class Communicator final {
 
   /// E.g. "tp".
   const std::string& name() const { return key_.name; }
-  /// This rank's index in the group.
+  /// Returns this rank's index in the group.
   int rank() const { return member_; }
   int size() const { return key_.size(); }
-  /// The members' world ranks, by index.
   const std::vector<int>& world_ranks() const { return key_.world_ranks; }
 
   /// Returns "group 'tp' (ranks 0, 2)", for messages.
@@ -135,13 +134,13 @@ class Communicator final {
   DataPlanes& planes_;
   const absl::Duration timeout_;
 
-  // The rank's thread only.
+  // For the rank's thread only.
   Stream* stream_ = nullptr;
   int64_t next_sequence_ = 0;
   CommunicatorStats stats_;
 
-  // What runs the stream's tasks only.
-  /// Describes the collective that the stream has come to.
+  // For the thread that runs the stream's tasks only. Describes the collective
+  // that the stream has reached.
   const std::unique_ptr<Fingerprint> fingerprint_;
   /// Null before the first collective.
   std::shared_ptr<DataPlane> plane_;
@@ -160,11 +159,11 @@ absl::Status AllGather(Communicator& comm, const void* send, void* recv,
 absl::Status ReduceScatter(Communicator& comm, const void* send, void* recv,
                            int64_t count, DType dtype, ReduceOp op,
                            Stream& stream, std::string label);
-/// In place on `count` elements.
+/// Reduces `count` elements in place.
 absl::Status AllReduce(Communicator& comm, void* data, int64_t count,
                        DType dtype, ReduceOp op, Stream& stream,
                        std::string label);
-/// `count` elements from `root`'s data to everybody's.
+/// Copies `count` elements of `root`'s data to all members.
 absl::Status Broadcast(Communicator& comm, void* data, int64_t count,
                        DType dtype, int root, Stream& stream,
                        std::string label);

@@ -3,8 +3,8 @@
 #define CROSSHATCH_COMM_CONFORMANCE_CASE_H_
 
 /// \file
-/// One collective of the conformance suite on made-up data, and what it must
-/// give.
+/// One collective of the conformance suite with generated data, and its
+/// expected result.
 
 #include <cstdint>
 #include <memory>
@@ -17,7 +17,6 @@
 
 namespace crosshatch::internal {
 
-/// The memory layout of lists.
 enum class ListLayout {
   kContiguous,
   /// Cut into segments, some of them empty, in no order of addresses.
@@ -34,9 +33,9 @@ struct CollectiveCase {
   ReduceOp op = ReduceOp::kSum;
   double scale = 1.0;
   int root = 0;
-  /// Elements: all_reduce and broadcast counts[0]; all_gather what rank r
-  /// sends; reduce_scatter what rank r keeps; all_to_all what rank r sends to
-  /// rank s, at r * size + s.
+  /// Numbers of elements. all_reduce and broadcast: counts[0]; all_gather: sent
+  /// by rank r; reduce_scatter: received by rank r; all_to_all: sent by rank r
+  /// to rank s, at r * size + s.
   std::vector<int64_t> counts;
   ListLayout layout = ListLayout::kContiguous;
   /// Values whose sums are not exact, instead of small integers.
@@ -48,7 +47,7 @@ struct CollectiveCase {
   std::string Describe() const;
 };
 
-/// A case under way on one rank: its memory, its collective, its check.
+/// A running case on one rank: its memory, its collective, its check.
 class CollectiveRun {
  public:
   CollectiveRun(const ConformanceEngine& engine, World& world,

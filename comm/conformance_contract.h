@@ -3,9 +3,9 @@
 #define CROSSHATCH_COMM_CONFORMANCE_CONTRACT_H_
 
 /// \file
-/// The part of the conformance suite about what one rank sees, which holds on
-/// every engine, a dry run included: what is refused, counted, logged, when it
-/// is not issued at all, and that one communicator is used on one stream.
+/// The tests of the conformance suite that concern one rank and hold on every
+/// engine, including dry runs: refused, counted, logged and skipped
+/// collectives, and one stream per communicator.
 
 #include <functional>
 #include <memory>
@@ -21,7 +21,6 @@ struct ContractTest {
   std::function<void()> body;
 };
 
-/// The tests for `ranks` ranks.
 std::vector<ContractTest> ContractTests(
     std::shared_ptr<const ConformanceEngine> engine, int ranks);
 

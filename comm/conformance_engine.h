@@ -3,7 +3,7 @@
 #define CROSSHATCH_COMM_CONFORMANCE_ENGINE_H_
 
 /// \file
-/// What the conformance suite needs to know of an engine.
+/// The description of an engine for the conformance suite.
 
 #include <cstdint>
 #include <functional>
@@ -23,7 +23,7 @@ struct ConformanceRunOptions {
 };
 
 struct ConformanceEngine {
-  /// Names the tests.
+  /// The prefix of test names.
   std::string name;
   /// Runs `fn` as `ranks` ranks and returns the result of the job. An engine of
   /// processes runs it as the one rank that the process is.
@@ -32,23 +32,23 @@ struct ConformanceEngine {
       run;
   std::vector<int> world_sizes = {1, 2, 3, 4, 5};
 
-  // Capabilities.
-  /// Ranks run together and data move. Without, as in a dry run, `run` runs
-  /// each rank by itself, one after the other, and the suite is what one rank
-  /// sees (conformance_contract.h).
+  // Whether ranks run concurrently and data move. Otherwise, as in a dry run,
+  // `run` runs one rank after the other, and only conformance_contract.h is
+  // tested.
   bool has_peers = true;
   /// Sums add ranks 0..n-1 in order, in float32 for the 16-bit types.
   bool order_fixed_sums = true;
-  /// Finds by itself, without a timeout, that ranks wait in a circle.
+  /// Whether it finds cycles of waiting ranks without a timeout.
   bool exact_stalls = true;
-  /// Ranks may issue to different streams in different orders. Without, all
-  /// issue all collectives in one order, as on devices.
+  /// Whether ranks may issue to different streams in different orders.
+  /// Otherwise, as on devices, all issue all collectives in one order.
   bool any_order_of_streams = true;
-  /// Finds so that ranks wait for one that has finished.
+  /// Whether it finds, without a timeout, that ranks wait for one that has
+  /// finished.
   bool finds_finished = true;
 
-  /// Copies between the host's memory and that of the rank's allocator; memcpy
-  /// if left out. Not called where a block has no memory.
+  /// Copies between host memory and that of the rank's allocator; memcpy if
+  /// null. Not called for blocks without memory.
   std::function<void(void* to, const void* from, int64_t bytes)> copy;
 };
 

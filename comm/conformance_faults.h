@@ -3,7 +3,7 @@
 #define CROSSHATCH_COMM_CONFORMANCE_FAULTS_H_
 
 /// \file
-/// The part of the conformance suite in which something goes wrong.
+/// The fault tests of the conformance suite.
 
 #include <functional>
 #include <memory>
@@ -19,7 +19,7 @@ struct FaultTest {
   std::function<void()> body;
 };
 
-/// The fault tests for `ranks` ranks; none for one rank, which has no peers.
+/// Returns the fault tests for `ranks` ranks; none for a single rank.
 std::vector<FaultTest> FaultTests(
     std::shared_ptr<const ConformanceEngine> engine, int ranks);
 

@@ -17,13 +17,13 @@
 
 namespace crosshatch {
 
-/// Registers what ranks agree on and how they fail: what is refused, counted
-/// and logged, differences, ranks that are late or missing, errors, exchanges.
+/// Registers tests of agreement and failures: refused, counted and logged
+/// collectives, mismatches, late and missing ranks, errors, exchanges.
 /// \returns true, so that a static variable's initializer can call it.
 bool RegisterAgreementConformanceTests(ConformanceEngine engine);
 
-/// Registers what moves: every kind, dtype, reduction, layout and count, groups
-/// and streams.
+/// Registers tests of data movement: every kind, dtype, reduction, layout and
+/// count, groups and streams.
 bool RegisterMovementConformanceTests(ConformanceEngine engine);
 
 /// Registers both parts.

@@ -15,12 +15,12 @@ class CountingControlPlane final : public ControlPlane {
   struct Counts {
     int groups = 0;
     int exchanges = 0;
-    /// Of those exchanges, where each member writes to each other.
+    /// Counts of exchanges, in which each member writes to every other one.
     int64_t messages = 0;
     int64_t bytes = 0;
   };
 
-  /// \param inner, counts outlive this and its groups.
+  /// \param inner, counts must outlive this and its groups
   CountingControlPlane(ControlPlane& inner, Counts& counts)
       : inner_(inner), counts_(counts) {}
 

@@ -3,11 +3,10 @@
 #define CROSSHATCH_COMM_DATA_PLANE_H_
 
 /// \file
-/// DataPlane: what moves the data of collectives once all members agree.
-/// Everything else is the same for each data plane: Communicator checks and
-/// issues collectives, and the control plane (comm/control_plane.h) lets ranks
-/// agree, wait, fail, and name who is missing.
-/// docs/adding_an_engine.md goes through an example.
+/// DataPlane: moves the data of collectives once all members agree. The rest is
+/// the same for each data plane: Communicator checks and issues collectives,
+/// and the control plane (comm/control_plane.h) handles agreement, waiting and
+/// failures. docs/adding_an_engine.md explains an example.
 
 #include <cstdint>
 #include <memory>
@@ -26,49 +25,48 @@
 
 namespace crosshatch {
 
-/// What the members of a group sent one another as they agreed on a collective.
+/// The payloads that the members of a group exchanged with their agreement.
 class Payloads {
  public:
   virtual ~Payloads() = default;
-  /// Returns what `member` sent to this one; empty if nothing. Aligned to 16
-  /// bytes.
+  /// Returns the payload from `member` to this one; empty if there is none.
+  /// Aligned to 16 bytes.
   virtual absl::string_view Of(int member) const = 0;
 };
 
-/// Returns room for `bytes` that go to `member`, aligned to 16 bytes. Called
-/// once for a member, and not for this one.
+/// Returns room for `bytes` to `member`, aligned to 16 bytes. Called at most
+/// once per member, and not for this one.
 using PayloadRoom = absl::FunctionRef<char*(int member, int64_t bytes)>;
 
-/// One member's end of one group.
+/// One member of a group.
 class DataPlane {
  public:
   virtual ~DataPlane() = default;
 
   /// Prepares `collective`, which is issued next if all members agree, and
-  /// writes what is to go along with the agreement: some kilobytes at most,
-  /// which cost no message of their own. Not called before a first collective
-  /// to which the members have yet to connect (DataPlanes::Connect).
+  /// writes payloads to go with the agreement. Payloads of up to some kilobytes
+  /// cost no extra message. Not called before Connect.
   virtual void Offer(const Collective& /*collective*/, PayloadRoom /*room*/) {}
 
-  /// Issues this member's part of `collective`, on which all members agree.
-  /// Called in one order on all members. For a device: on the rank's thread; it
-  /// enqueues to `queue` and returns. For host memory: on the worker of
-  /// `queue`; it returns when the data are in place and no peer reads this
-  /// member's memory any more, with success as with an error.
-  /// \param sequence of the collective in its group, for messages.
-  /// \param payloads what the members offered.
-  /// \error why the group fails; after Abort it is dropped.
+  /// Issues this member's part of `collective`, on which all members agree. All
+  /// members call it in the same order. For a device, it runs on the rank's
+  /// thread, enqueues to `queue` and returns. For host memory, it runs on the
+  /// worker of `queue`. It returns when the data are in place and no peer reads
+  /// this member's memory any more, even after an error.
+  /// \param sequence of the collective in its group, for messages
+  /// \param payloads of the members' offers
+  /// \error why the group fails; ignored after Abort
   virtual absl::Status Issue(const Collective& collective, int64_t sequence,
                              const Payloads& payloads, Stream& queue) = 0;
 
-  /// Ends what has been issued without completing it, so that the queue goes
-  /// on. An Issue under way returns soon. Nothing more is issued. \threadsafety
-  /// any thread.
+  /// Ends issued work without completing it, so that the queue continues. A
+  /// running Issue returns soon, and nothing more is issued.
+  /// \threadsafety any thread.
   virtual void Abort() = 0;
 
-  /// Checks what has been issued to a device.
-  /// \error why it cannot complete, naming the oldest collective that has not:
-  ///     kUnavailable if a member has gone, kDeadlineExceeded if none completes
+  /// Checks work that was issued to a device.
+  /// \error why it cannot complete, naming the oldest incomplete collective:
+  ///     kUnavailable if a member is lost, kDeadlineExceeded if none completes
   ///     within the timeout.
   /// \threadsafety any thread.
   virtual absl::Status Poll() { return absl::OkStatus(); }
@@ -79,12 +77,12 @@ class DataPlane {
   /// \threadsafety any thread.
   virtual std::string Recent() { return ""; }
 
-  /// Drops what refers to the memory of the rank's context, which is destroyed.
-  /// What was issued has ended, and nothing more is issued.
+  /// Drops references to the memory of the rank's context, which is being
+  /// destroyed. Issued work has ended, and nothing more is issued.
   virtual void LeaveMemory() {}
 };
 
-/// The data planes of one rank. Outlives the job.
+/// The data planes of one rank. Must outlive the job.
 class DataPlanes {
  public:
   /// Sends `blob` to all members of a group; returns their blobs by member.
@@ -93,30 +91,29 @@ class DataPlanes {
 
   virtual ~DataPlanes() = default;
 
-  /// "nccl", which World::engine returns.
+  /// Returns the name for World::engine, such as "nccl".
   virtual const std::string& name() const = 0;
 
-  /// Returns whether the planes move memory that the host addresses, and not
-  /// that of devices.
+  /// Returns whether the planes move host memory; otherwise they move memory of
+  /// devices.
   virtual bool moves_host_memory() const { return true; }
 
-  /// Returns whether Connect exchanges nothing. Then it is called before the
-  /// members agree on their first collective, and else after that.
+  /// Returns whether Connect exchanges nothing. If so, it is called before the
+  /// members agree on their first collective, otherwise after that.
   virtual bool connects_alone() const { return false; }
 
-  /// Returns this rank's end of a group, at its first collective. All members
-  /// call it at the same place.
-  /// \param context of this rank; outlives what is issued.
-  /// \param timeout bounds what has been issued.
-  /// \param exchange may be called as often on each member, in one order.
+  /// Connects this rank to a group, at its first collective. All members call
+  /// it.
+  /// \param context of this rank; must outlive issued work
+  /// \param timeout of issued collectives
+  /// \param exchange may be called, equally often on each member, in one order
   virtual absl::StatusOr<std::unique_ptr<DataPlane>> Connect(
       const GroupKey& key, int member, RankContext& context,
       absl::Duration timeout, Exchange exchange) = 0;
 
-  /// Prepares the groups of `groups`, one for each axis of a mesh that has more
-  /// than one rank. All of `world_ranks` call this at one time, each with as
-  /// many: its group of every such axis, or an empty one where it has none. The
-  /// order in a group is that of its members.
+  /// Prepares `groups`, one for each axis of a mesh that has more than one
+  /// rank. All of `world_ranks` call it together, with as many groups: a rank
+  /// passes its group of each axis, or an empty one. Members are in order.
   virtual absl::Status Split(const std::vector<int>& /*world_ranks*/,
                              const std::vector<std::vector<int>>& /*groups*/,
                              RankContext& /*context*/,
@@ -125,9 +122,9 @@ class DataPlanes {
     return absl::OkStatus();
   }
 
-  /// Drops what Split prepared for the job of `context`, which has failed,
-  /// without waiting for peers. Called by the rank's thread, which divides and
-  /// connects nothing more.
+  /// Drops what Split prepared for the failed job of `context`, without waiting
+  /// for peers. The rank's thread calls it, and splits and connects nothing
+  /// more.
   virtual void Abort(RankContext& /*context*/) {}
 };
 

@@ -12,10 +12,10 @@
 
 namespace crosshatch {
 
-/// Returns an engine for the conformance suite: the control plane of processes,
-/// with a thread of this process for each, and a data plane of one's own.
-/// \param make returns the planes of each rank of one job.
-/// \param world_sizes numbers of ranks to test.
+/// Returns an engine for the conformance suite with the control plane of
+/// processes, a thread of this process for each, and the given data plane.
+/// \param make returns the planes of each rank of one job
+/// \param world_sizes numbers of ranks to test
 ConformanceEngine EngineOfPlanes(
     std::string name,
     std::function<std::vector<std::unique_ptr<DataPlanes>>(int ranks)> make,

@@ -9,8 +9,8 @@ namespace crosshatch {
 /// Does nothing if MPI does not run here, or if the processes have not ended
 /// the last job together.
 ///
-/// Waits for the other processes, each of which calls it or exits; without a
-/// bound if one is lost meanwhile. No job can be run in this process after it.
+/// Waits, without a timeout, for the other processes, each of which calls it or
+/// exits. This process cannot run another job.
 /// \threadsafety one thread at a time, and none while a job runs.
 void EndMpi();
 

@@ -4,7 +4,7 @@
 
 /// \file
 /// FaultyEngine: wraps the control plane and the data planes of one rank,
-/// counts what goes through them and, if told so, does one thing wrong.
+/// counts their operations and injects one fault if requested.
 
 #include <cstdint>
 #include <memory>
@@ -18,8 +18,7 @@
 
 namespace crosshatch {
 
-/// One mistake of a rank in the `index`-th of its collectives, or exchanges, of
-/// one group.
+/// A fault in the `index`-th collective or exchange of one group.
 struct EngineFault {
   enum class Kind : uint8_t {
     kNone,
@@ -34,12 +33,12 @@ struct EngineFault {
     kOtherScale,
     kOtherRoot,
     kOtherLabel,
-    /// It fails without a word to the others.
+    /// The rank fails without a report to the others.
     kError,
-    /// The group is failed by the engine, as a watchdog would.
+    /// The engine fails the group, as a watchdog would.
     kFail,
     kPoison,
-    /// It begins only when the job has failed.
+    /// The rank begins only after the job has failed.
     kNeverComes,
     // These happen to an exchange.
     kSkipExchange,
@@ -57,7 +56,7 @@ struct EngineFault {
 
 const char* Name(EngineFault::Kind kind);
 
-/// What went through one group.
+/// Counts of one group.
 struct GroupTraffic {
   std::string group;
   int size = 0;
@@ -65,11 +64,10 @@ struct GroupTraffic {
   int64_t exchanges = 0;
 };
 
-/// Each injected error has "planted" in its text. A World can be made of it in
-/// the place of both planes.
+/// Wraps both planes of a World. Each injected error contains "planted".
 class FaultyEngine final : public ControlPlane, public DataPlanes {
  public:
-  /// \param control, planes, context of the rank; outlive this.
+  /// \param control, planes, context must outlive this
   FaultyEngine(ControlPlane& control, DataPlanes& planes, RankContext& context,
                EngineFault fault);
   ~FaultyEngine() override;
@@ -97,7 +95,8 @@ class FaultyEngine final : public ControlPlane, public DataPlanes {
   }
   void Abort(RankContext& context) override { planes_.Abort(context); }
 
-  /// By group, in the order of their making. The streams are idle.
+  /// Returns counts by group, in the order of creation. The streams must be
+  /// idle.
   std::vector<GroupTraffic> traffic() const;
 
  private:
@@ -110,7 +109,7 @@ class FaultyEngine final : public ControlPlane, public DataPlanes {
   RankContext& context_;
   const EngineFault fault_;
   mutable std::mutex mutex_;  // Streams connect.
-  /// In the order of their making.
+  /// In the order of creation.
   std::vector<std::shared_ptr<Group>> groups_;
 };
 

@@ -3,7 +3,7 @@
 #define CROSSHATCH_COMM_FINGERPRINT_H_
 
 /// \file
-/// What ranks compare before data move.
+/// The description of a collective that ranks compare before data move.
 
 #include <cstdint>
 #include <memory>
@@ -16,9 +16,9 @@
 
 namespace crosshatch {
 
-/// A collective without its memory, or what a group gathers.
+/// A collective without its memory, or an exchange.
 struct Fingerprint {
-  /// Negative for what is gathered, which `label` describes.
+  /// Negative for an exchange, which `label` describes.
   int64_t sequence = 0;
   CollectiveKind kind = CollectiveKind::kBarrier;
   DType dtype = DType::kFloat32;

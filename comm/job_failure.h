@@ -3,10 +3,9 @@
 #define CROSSHATCH_COMM_JOB_FAILURE_H_
 
 /// \file
-/// How a job fails. It fails as a whole: the first failure poisons all ranks
-/// and ends all groups, so that nobody waits for a rank that will not come.
-/// Ranks that failed by themselves get their own error, all others get
-/// kAborted.
+/// Failures of a job. A job fails as a whole: the first failure poisons all
+/// ranks and ends all groups, so that no rank waits for one that will not come.
+/// Ranks that failed on their own get their error, all others get kAborted.
 
 #include <cstddef>
 #include <functional>
@@ -17,18 +16,18 @@
 
 namespace crosshatch {
 
-/// Why a job fails.
+/// The cause of a job's failure.
 struct FailureNotice {
-  /// World ranks that failed by themselves: one, or the members of a group.
+  /// World ranks that failed on their own: one, or the members of a group.
   std::vector<int> world_ranks;
-  /// Whether the failure is one between the members of a group, which `error`
-  /// names; otherwise it is one rank's alone.
+  /// Whether it is a failure between the members of a group, which `error`
+  /// names, and not of one rank.
   bool of_group = false;
-  /// The processes of world_ranks are gone, or do not answer: nothing will
-  /// come from them any more, and nothing reads their peers' memory.
+  /// Whether the processes of world_ranks have died or do not answer. They send
+  /// nothing and do not access their peers' memory any more.
   bool process_lost = false;
-  /// The processes of world_ranks live, but cannot use the engine's link: as
-  /// with those that are gone nothing comes from them any more.
+  /// Whether the processes of world_ranks are alive but cannot use the engine's
+  /// link, so that they send nothing any more.
   bool cut_off = false;
   /// Not OK.
   absl::Status error;
@@ -45,9 +44,9 @@ class FailureChannel {
 
   virtual ~FailureChannel() = default;
 
-  /// Reports to the coordinator that the job fails, as this process has found.
-  /// Does not block. The coordinator alone decides what the job failed with,
-  /// and reports that to all processes, this one included (OnFailure).
+  /// Reports a failure of this process to the coordinator. Does not block. The
+  /// coordinator decides on the job's failure and reports it to all processes,
+  /// including this one (OnFailure).
   virtual void Report(const FailureNotice& notice) = 0;
 
   /// Returns OK, or the error of the first process that is lost or cut off.

@@ -3,8 +3,8 @@
 #define CROSSHATCH_COMM_ON_CUDA_TESTUTIL_H_
 
 /// \file
-/// Ranks of a test on CUDA devices: emulated ones, or in tests on GPUs those
-/// that the process sees.
+/// Ranks of a test on CUDA devices: emulated ones, or in tests on GPUs those of
+/// the process.
 
 #include <cstdint>
 #include <vector>
@@ -13,16 +13,17 @@
 
 namespace crosshatch {
 
-/// By rank, the backend of CUDA device `rank % devices`. Takes the place of
-/// JobOptions::backends. Ends the test where there are fewer devices.
+/// Returns the backend of CUDA device `rank % devices` by rank, for
+/// JobOptions::backends. Ends the test if there are fewer devices.
 std::vector<const DeviceBackend*> OnCuda(int ranks, int devices);
 
-/// Makes `devices` devices, at most 8, if they are emulated. Called before any
-/// other use of devices. \returns the number of devices.
+/// Creates `devices` devices, at most 8, if they are emulated. Must precede any
+/// other use of devices.
+/// \returns the number of devices.
 int HaveCudaDevices(int devices);
 
-/// Copies between memory of the host and that of devices, whichever is on which
-/// side, and returns when it is done (ConformanceEngine::copy).
+/// Copies between host and device memory in either direction, and returns when
+/// it is done (ConformanceEngine::copy).
 void CopyOnCuda(void* to, const void* from, int64_t bytes);
 
 }  // namespace crosshatch

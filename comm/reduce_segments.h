@@ -3,8 +3,8 @@
 #define CROSSHATCH_COMM_REDUCE_SEGMENTS_H_
 
 /// \file
-/// The sum of what ranks hold, in their order: the one code in which engines
-/// add, so that their results have the same bits.
+/// Sums over ranks in rank order. All engines use this code, so that their
+/// results have the same bits.
 
 #include <cstdint>
 
@@ -16,12 +16,12 @@
 
 namespace crosshatch {
 
-/// Reduces `count` elements of the sources, one a rank in the order of ranks,
-/// by the collective's dtype, op and scale, and writes them to `to`, which may
-/// be a source. Each element is reduced by itself, so the bits do not depend on
-/// how a list is cut. Launches one kernel for each stretch in which all lists
-/// have runs of one length and stride. Runs on the calling thread, or on the
-/// device's queue of `context`.
+/// Reduces `count` elements of the sources by the collective's dtype, op and
+/// scale. There is one source per rank, in order. Writes the result to `to`,
+/// which may be a source. The bits do not depend on how a list is split.
+/// Launches one kernel for each range in which all lists have runs of one
+/// length and stride. Runs on the calling thread, or on the device's queue of
+/// `context`.
 void ReduceSegments(const Collective& collective,
                     absl::Span<SegmentCursor> sources, SegmentCursor to,
                     int64_t count, const KernelTable& kernels,

@@ -8,10 +8,10 @@
 
 namespace crosshatch {
 
-/// How long a rank's function may take to return once a job of `timeout` has
-/// failed: as long again, and at least 5 s. It looks only between ops, so how
-/// long it takes has nothing to do with a timeout that was meant for its peers'
-/// patience. One that takes longer ends its process: nothing else can stop it.
+/// Returns how long a rank's function may take to return after its job has
+/// failed: `timeout`, and at least 5 s. A rank only checks between ops, so a
+/// short timeout for peers may be too short here. A rank that takes longer ends
+/// its process, because nothing else can stop it.
 inline absl::Duration ReturnGrace(absl::Duration timeout) {
   return std::max(timeout, absl::Seconds(5));
 }

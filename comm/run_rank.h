@@ -11,7 +11,7 @@ namespace crosshatch {
 
 /// Checks what every engine needs before it starts.
 /// \error kInvalidArgument if `timeout` is not positive, or the environment's
-///     seed is none.
+///     seed is invalid.
 absl::Status CheckRun(absl::Duration timeout);
 
 /// Runs one rank's function, drains its streams, and fails the job if either

@@ -3,7 +3,7 @@
 #define CROSSHATCH_COMM_SEGMENT_CURSOR_H_
 
 /// \file
-/// Walking through lists of segments, for engines.
+/// Iteration over lists of segments, for engines.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,15 +13,14 @@
 
 namespace crosshatch {
 
-/// Runs of one length and stride.
 struct EvenRuns {
   int64_t run_elems = 0;
   int64_t runs = 0;
   int64_t stride_elems = 0;
 };
 
-/// The same elements, or the first of them, as runs of `run` elements, which is
-/// at most what they are.
+/// Returns the same elements, or the first of them, as runs of `run` elements,
+/// which is at most `even.run_elems`.
 EvenRuns CutRuns(const EvenRuns& even, int64_t run);
 
 /// A position in a list of segments, seen as one sequence of elements.
@@ -41,7 +40,7 @@ class SegmentCursor {
   EvenRuns even_runs() const;
   /// Moves on by `count`, at most contiguous().
   void Advance(int64_t count);
-  /// Advances by `count`, which is at most what is left.
+  /// Advances by `count`, which is at most the number of remaining elements.
   void Skip(int64_t count);
 
  private:

@@ -157,9 +157,9 @@ struct MpiOptions {
   /// return after a failure. Null: only ranks that wait for a dead process in a
   /// collective notice it, after the timeout. Outlives the run.
   FailureChannel* failure_channel = nullptr;
-  /// Not null: processes exchange data by UCX, whatever started them. Null: by
-  /// MPI; mpirun, or a launcher with PMIx, started them. The same on every
-  /// process; outlives the run.
+  /// If not null, processes exchange data by UCX, with any launcher. If null,
+  /// they use MPI, and mpirun or a launcher with PMIx started them. The same on
+  /// every process; must outlive the run.
   const UcxJoin* ucx = nullptr;
   /// The number of processes, from rank 0 on, that run the job; on the others
   /// the call returns OK as soon as all have called it. 0: all. The same on
@@ -167,17 +167,17 @@ struct MpiOptions {
   int ranks = 0;
 };
 
-/// Runs `fn` as the one rank that this process is, called by every process of
-/// the job; returns when `fn` has returned on all of them. A process may run
-/// one job after the other. MPI is initialised by the first call without
-/// MpiOptions::ucx and finalised when the process exits. Once a process of the
-/// job is lost, nothing more can be run, nor can MPI be finalised: the call
-/// returns with the failure, and the process is to end with a status that is
-/// not 0. The same holds where the timeout has found that a process moves no
-/// more data. \returns the same on every rank: OK, or the first failure as of
-/// RunLocal. \error kUnimplemented in a build without MPI (--//:mpi=false), or
-/// without UCX
-///     (--//:ucx=false).
+/// Runs `fn` as this process's rank. Every process of the job calls it; returns
+/// when `fn` has returned on all of them. A process may run several jobs one
+/// after the other. The first call without MpiOptions::ucx initialises MPI,
+/// which is finalised when the process exits.
+///
+/// Once a process of the job is lost, or the timeout has shown that it moves no
+/// more data, no job can run and MPI cannot be finalised. The call returns the
+/// failure, and the process must end with a nonzero status.
+/// \returns the same on every rank: OK, or the first failure as of RunLocal.
+/// \error kUnimplemented in a build without MPI (--//:mpi=false), or without
+///     UCX (--//:ucx=false).
 absl::Status RunMpi(absl::FunctionRef<absl::Status(World&)> fn,
                     const MpiOptions& options = {});
 
@@ -193,8 +193,8 @@ struct FakeOptions {
   /// The device whose memory is accounted; null: the CPU. Outlives the run.
   const DeviceBackend* backend = nullptr;
   EventSink* sink = nullptr;
-  /// The ranks would be processes that NCCL joins, with these options: what it
-  /// takes of the device's memory for sums is accounted too.
+  /// Simulates processes that NCCL joins, with these options: the device memory
+  /// that it takes for sums is accounted, too.
   std::optional<NcclOptions> nccl = {};
 };
 

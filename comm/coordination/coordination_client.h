@@ -22,7 +22,7 @@
 
 namespace crosshatch::coordination {
 
-/// What a rank knows of the job.
+/// What is known about the job.
 struct Roster {
   /// Whether all ranks have joined. Until then the rest is empty.
   bool has_started = false;
@@ -129,7 +129,8 @@ class CoordinationClient final : public FailureChannel {
   int64_t last_request_ = 0;
   std::map<int64_t, std::optional<Answer>> answers_;  // Of pending requests.
 
-  /// Held during calls of what it guards, and never while mutex_ is.
+  /// Held while the members below are called; never locked while mutex_ is
+  /// held.
   std::mutex listener_mutex_;
   Listener listener_;
   size_t num_delivered_ = 0;

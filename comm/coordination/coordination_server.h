@@ -46,7 +46,7 @@ class CoordinationServer {
   std::condition_variable changed_;
   CoordinatorState state_;
   bool is_ending_ = false;
-  /// Set before other threads know this object, and not changed afterwards.
+  /// Set before other threads can access this object, and constant afterwards.
   std::unique_ptr<ServerWire> wire_;
   /// Peers may connect before it is set.
   bool has_wire_ = false;

@@ -110,7 +110,7 @@ class CoordinatorState {
   };
 
   bool Lives(int rank) const;
-  /// Notices, at every event, that this process was stopped since the last
+  /// Detects, at every event, that this process was stopped since the previous
   /// one.
   void Wake(absl::Time now);
   void Send(Peer peer, ServerMessage message, Actions& actions) const;
@@ -141,28 +141,29 @@ class CoordinatorState {
   GatherState gathers_;
   std::map<int, Rank> ranks_;
   std::map<Peer, int> rank_of_;
-  std::map<Peer, absl::Time> strangers_;  // Since when.
-  /// Peers without the token while ranks are missing: they may be those. A
-  /// stranger cannot fail the job, but receives the failure of its start.
+  std::map<Peer, absl::Time> strangers_;  // With the time of connection.
+  /// Peers without the token while ranks are missing, which they may be. Such a
+  /// peer cannot fail the job, but receives the failure of its start.
   std::set<Peer> held_;
   std::set<Peer>
-      announced_to_;      // Connections that got the failure, and no rank.
-  int came_ = 0;          // Processes of the job, also when it had failed.
-  bool is_late_ = false;  // Whoever has not come is not waited for any more.
+      announced_to_;  // Connections that received the failure and are no rank.
+  int came_ =
+      0;  // Processes of the job, including those that came after its failure.
+  bool is_late_ = false;  // Missing ranks are not waited for any more.
   int refused_ = 0;
-  // Counts of ranks_, so that events take constant time.
+  // Counters of ranks_, so that events take constant time.
   int num_living_ = 0;
   int num_goodbyes_ = 0;
   absl::Time last_event_;
   absl::Time woke_at_ = absl::InfinitePast();
   absl::Duration slept_;
-  bool has_woken_ = false;  // All are to be queried.
+  bool has_woken_ = false;  // All ranks are to be queried.
   absl::Time next_heartbeat_;
 
   // While querying.
   FailureNotice cause_;
   absl::Time query_until_;
-  int num_unanswered_ = 0;  // That live.
+  int num_unanswered_ = 0;  // Of living ranks.
 
   std::optional<FailureNotice> failure_;
   /// Other losses, which the next tick announces.

@@ -13,9 +13,8 @@
 
 namespace crosshatch::coordination {
 
-/// The blobs that ranks gather through the coordinator. Requests go in, with
-/// the time at which they come; answers go out. A pure state machine: no clock,
-/// no lock, no socket.
+/// The blobs that ranks gather through the coordinator. A pure state machine
+/// without clock, lock or socket: requests have a time.
 class GatherState {
  public:
   struct AnswerTo {
@@ -27,12 +26,12 @@ class GatherState {
   /// \param size number of ranks in the job.
   explicit GatherState(int size) : size_(size) {}
 
-  /// Answered when all ranks have come, or, to all that have, when the time of
-  /// one of them is over. Then the name can be used again.
+  /// Answers when all ranks have requested `gather`, or when one request times
+  /// out. Then the name can be reused.
   Answers OnGather(int rank, const Gather& gather, absl::Time now);
-  /// Answers requests whose time is over.
+  /// Answers requests that have timed out.
   Answers OnTick(absl::Time now);
-  /// Ends all that wait, and from now on all that come, with `error`.
+  /// Answers all pending and later requests with `error`.
   Answers OnFailure(const absl::Status& error);
 
  private:

@@ -25,8 +25,8 @@ inline absl::Time SteadyNow() {
          absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
 }
 
-/// The coordinator's end of all connections. Destroying it ends them and frees
-/// the port; no event comes once that has returned.
+/// The coordinator's end of all connections. Destroying it closes them and
+/// frees the port; no event follows.
 /// \threadsafety all members may be called from any thread, events included.
 class ServerWire {
  public:
@@ -46,8 +46,8 @@ class ServerWire {
   virtual void Close(int64_t peer) = 0;
 };
 
-/// A rank's end. Destroying it ends the connection; no event comes once that
-/// has returned.
+/// A rank's end of its connection. Destroying it closes the connection; no
+/// event follows.
 /// \threadsafety all members may be called from any thread, events included.
 class ClientWire {
  public:
@@ -61,8 +61,8 @@ class ClientWire {
   virtual void Send(ClientMessage message) = 0;
 };
 
-/// Keeps gRPC's own lines off stderr: they come back as statuses, and a job
-/// prints one error. $GRPC_VERBOSITY, if set, has them printed.
+/// Silences gRPC's log on stderr, because errors are returned as statuses and a
+/// job prints one error. $GRPC_VERBOSITY, if set, enables it.
 void QuietenGrpc();
 
 /// Listens on the addresses of `host` alone.

@@ -94,7 +94,6 @@ class InFlight {
 
  private:
   std::mutex mutex_;
-  /// Null outside of an operation.
   const Fingerprint* fingerprint_ = nullptr;
   uint64_t count_ = 0;
   std::atomic<int> stage_{0};

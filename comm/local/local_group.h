@@ -31,8 +31,8 @@ class LocalHub;
 /// nothing stops the collective, so no peer reads the memory of a member that
 /// has left.
 struct LocalGroup {
-  /// What a member shows the others while a collective runs. The member writes
-  /// it before the rendezvous.
+  /// One member's operands, for the other members. Written before the
+  /// rendezvous.
   struct Slot {
     const Collective* collective = nullptr;
     const Fingerprint* fingerprint = nullptr;
@@ -47,8 +47,8 @@ struct LocalGroup {
     InFlight in_flight;
   };
 
-  /// \param hub which the group fails; outlives what is issued.
-  /// \param host_agents the members' host threads, by index.
+  /// \param hub fails with the group; must outlive issued work
+  /// \param host_agents the members' host threads, by index
   LocalGroup(LocalHub& hub, const GroupKey& key,
              const std::vector<AgentId>& host_agents);
 
@@ -66,7 +66,7 @@ struct LocalGroup {
   std::vector<Slot> slots;
 
  private:
-  /// Returns which members have not left the collective that all came to.
+  /// Returns the members that have not left a collective that all have entered.
   std::optional<LateWait> FindInside(const WatchMoment& now,
                                      absl::Duration least);
 };

@@ -68,8 +68,8 @@ class LocalHub {
   void CheckDeadlines(const WatchMoment& now, absl::Duration timeout);
 
  private:
-  /// Returns the error of the members of `group` after the first failure.
-  /// \param group that failed by itself; null for none.
+  /// Fails the run and returns the error of the members of `group`.
+  /// \param group the failed one; null for none
   absl::Status Fail(const FailureNotice& failure, const LocalGroup* group);
   std::vector<std::shared_ptr<LocalGroup>> Groups() const;
 

@@ -15,7 +15,7 @@ namespace crosshatch::internal {
 /// The control plane of a rank that is a thread.
 class LocalControlPlane final : public ControlPlane {
  public:
-  /// \param context of this rank; outlives what is issued.
+  /// \param context of this rank; must outlive issued work
   LocalControlPlane(std::shared_ptr<LocalHub> hub, RankContext& context,
                     absl::Duration timeout)
       : hub_(std::move(hub)), context_(context), timeout_(timeout) {}
@@ -56,7 +56,7 @@ class MemoryPlanes final : public DataPlanes {
   const std::shared_ptr<LocalHub> hub_;
 };
 
-/// Returns `member`'s end of MemoryPlanes for one group.
+/// Creates `member`'s MemoryPlane for one group.
 std::unique_ptr<DataPlane> MakeMemoryPlane(std::shared_ptr<LocalGroup> group,
                                            int member,
                                            const KernelTable& kernels);

@@ -31,9 +31,8 @@ namespace crosshatch::internal {
 /// that with a ThreadBarrier if members use one another's memory.
 class Rendezvous {
  public:
-  /// Called with a failure that was found here, with no lock held; maybe with
-  /// several, on several threads. Returns the members' error: `failure`, or the
-  /// earlier failure that led to it.
+  /// Called with a failure found here, without a lock, possibly on several
+  /// threads. Returns the members' error: `failure`, or an earlier one.
   using OnBroken = std::function<absl::Status(const absl::Status& failure)>;
 
   /// \param graph outlives this.
@@ -52,12 +51,11 @@ class Rendezvous {
   /// fingerprints (CheckAgreement). What a member wrote before it came, the
   /// others may read afterwards.
   absl::Status Agree(int member, const Fingerprint& fingerprint);
-  /// The same for `what`, and returns the blobs of all members. Copies them, so
-  /// that members may leave at any time.
+  /// Waits likewise for `what`, and returns copies of the members' blobs.
   absl::StatusOr<std::vector<std::string>> Gather(int member, std::string blob,
                                                   const std::string& what);
 
-  /// Releases everybody with `failure`, unless it has failed already.
+  /// Releases all members with `failure`, unless it has failed already.
   void Fail(const absl::Status& failure);
 
   /// Returns who waits, if members have waited for at least `least`. Called by
@@ -73,7 +71,7 @@ class Rendezvous {
     bool waits = false;
   };
 
-  // These need mutex_.
+  // \pre mutex_ is held
   std::vector<AgentId> MissingAgents() const;
   std::string DescribeMembers() const;
   void EndWaits();
@@ -94,12 +92,12 @@ class Rendezvous {
   int num_came_ = 0;
   SteadyTime first_came_;
   absl::Status failure_;
-  // The watchdog's: the round that it saw last, and when that began.
+  // For the watchdog: the last round that it observed, and when that began.
   std::optional<uint32_t> seen_;
   absl::Duration since_;
 
-  /// Of even and of odd rounds, by member. All have read those of a round when
-  /// the next is complete.
+  /// For even and odd rounds, by member. When the next round is complete, all
+  /// have read the blobs of the previous one.
   std::vector<std::string> blobs_[2];
 
   /// Twice the number of completed rounds, plus 1 after a failure. Members wait

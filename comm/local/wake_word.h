@@ -42,7 +42,7 @@ struct Machine {
   }
 };
 
-/// \tparam System where the word is; tests use another one than Machine.
+/// \tparam System owns the word; tests replace Machine.
 /// \threadsafety any thread.
 template <typename System>
 class BasicWakeWord {

@@ -3,8 +3,8 @@
 #define CROSSHATCH_COMM_MPI_CONTROL_MESSAGE_H_
 
 /// \file
-/// Control messages between the processes of a job: a header and the contents
-/// that its kind needs.
+/// Control messages between the processes of a job: a header and contents by
+/// kind.
 
 #include <cstdint>
 #include <string>
@@ -17,17 +17,16 @@
 namespace crosshatch::internal {
 
 enum class MessageKind : uint32_t {
-  /// The sender has come to a collective: its fingerprint and payload.
+  /// The sender has reached a collective: its fingerprint and payload.
   kAgree,
-  /// The sender has come to a gathering: what it gathers, and its blob.
+  /// The sender has reached an exchange: its name and blob.
   kGather,
-  /// The sender takes no part in this and all later collectives of the group,
-  /// and reads no peer's memory for them.
+  /// The sender skips this and all later collectives of the group, and does not
+  /// read its peers' memory.
   kLeft,
   /// The sender's function has returned.
   kFinished,
-  /// A failure. To rank 0: one that the sender has found. From rank 0: the
-  /// job's.
+  /// A failure. To rank 0: the sender's. From rank 0: the job's.
   kFailure,
   /// The sender leaves the job without waiting for all others.
   kGivenUp,
@@ -45,8 +44,8 @@ struct MessageHeader {
   int64_t data_at = 0;
 };
 
-/// Returns the number of a group, the same on all processes. It is a hash of 64
-/// bits: one collision in 10^13 among a thousand groups.
+/// Returns the id of a group, the same on all processes. It is a 64-bit hash; a
+/// thousand groups collide with probability 10^-13.
 uint64_t GroupId(const GroupKey& key);
 
 /// Makes `message` a header without contents.
@@ -71,14 +70,14 @@ void AppendFailure(const FailureNotice& notice, std::string& message);
 FailureNotice ReadFailure(const std::string& message);
 /// @}
 
-/// The messages of one kind of one group, by round and member. A member comes
-/// to the next round only after all have come to the one before, so messages of
-/// at most two rounds are there at a time.
+/// The messages of one kind of one group, by round and member. A member enters
+/// the next round only after all have entered the previous one, so messages of
+/// at most two rounds exist at a time.
 class Arrivals {
  public:
   explicit Arrivals(int members);
 
-  /// Adds the message of `member`; returns the memory of an earlier one in it.
+  /// Adds the message of `member`; `message` gets the memory of an earlier one.
   void File(int member, const MessageHeader& header, std::string& message);
 
   bool Came(int member, int64_t round) const {

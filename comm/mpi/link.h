@@ -23,7 +23,7 @@ struct LinkRequest {
   int peer = -1;
 };
 
-/// One process's end.
+/// One process's end of the job's link.
 /// \threadsafety the caller serialises calls, except Notify and Sleep.
 /// \error any error leaves the link unusable.
 class Link {
@@ -32,7 +32,7 @@ class Link {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  /// This process's share of the machine's cores.
+  /// Returns this process's share of the machine's cores.
   virtual int core_share() const = 0;
 
   /// \name Control messages

@@ -3,9 +3,8 @@
 #define CROSSHATCH_COMM_MPI_LOOPBACK_LINK_TESTUTIL_H_
 
 /// \file
-/// Links between threads of one process, so that the engine of processes can be
-/// tested under ThreadSanitizer, with processes that die and messages that are
-/// late.
+/// Links between threads of one process, to test the engine of processes under
+/// ThreadSanitizer, with processes that die and late messages.
 
 #include <condition_variable>
 #include <cstdint>
@@ -24,10 +23,9 @@ namespace crosshatch::internal {
 
 struct LoopbackOptions {
   int size = 1;
-  /// Messages up to this size leave at once, larger ones when they are met, as
-  /// MPI has it.
+  /// Larger messages complete when they are matched, as with MPI.
   int64_t eager_bytes = 64;
-  /// Not 0: messages are found late, by a seeded choice.
+  /// If not 0, receives find messages late, at random.
   uint64_t delay_seed = 0;
   /// Ranks from here on are on another machine and cannot be notified.
   int num_near = 1 << 30;
@@ -37,34 +35,34 @@ struct LoopbackOptions {
   int blocks_at_send = -1;
 };
 
-/// What the links of one job share. Outlives them.
+/// The shared state of the links of one job. Must outlive them.
 class LoopbackWire {
  public:
   explicit LoopbackWire(const LoopbackOptions& options);
 
   std::unique_ptr<Link> End(int rank);
 
-  /// Notes from the one rank to the other stay on their way until Release.
+  /// Holds messages from one rank to another until Release.
   void Hold(int from, int to);
   void Release();
-  /// Notes that Hold keeps on their way.
+  /// Returns the number of messages that Hold keeps.
   int num_held() const;
 
-  /// Whether a call of the link does not return.
+  /// Returns whether a call of the link blocks.
   bool is_blocked() const;
   void Unblock();
 
-  /// Whether nothing comes from `rank` any more, and nothing reaches it.
+  /// Returns whether `rank` is disconnected.
   bool lost(int rank) const;
-  /// Messages of data that are sent and have not been met.
+  /// Returns the number of data messages that were sent and not matched.
   int num_unmet() const;
-  /// Notes on their way to ranks that are not lost.
+  /// Returns the number of messages in flight to ranks that are not lost.
   int num_unread() const;
 
  private:
   friend class LoopbackLink;
 
-  /// A message of data, from either side.
+  /// A data message, from either side.
   struct Message {
     const void* from = nullptr;
     void* to = nullptr;

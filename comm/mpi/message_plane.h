@@ -12,8 +12,8 @@
 
 namespace crosshatch::internal {
 
-/// The data planes of processes that send one another messages over the job's
-/// link. Small data are payloads of the agreement (docs/mpi.md).
+/// Data planes of processes that exchange messages over the job's link. Small
+/// data are payloads of the agreement (docs/mpi.md).
 class MessagePlanes final : public DataPlanes {
  public:
   /// \param name "mpi" or "ucx".

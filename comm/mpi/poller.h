@@ -24,11 +24,12 @@ class Poller {
   ///     whether there were any; called with the lock held.
   Poller(Link& link, std::function<bool()> take_messages);
 
-  /// Waits until done() returns true. It is called with the lock held, maybe on
-  /// another thread, whenever something may have come, and tests its requests.
+  /// Waits until done() returns true. It tests requests, with the lock held,
+  /// possibly on another thread, after anything may have come.
   void Wait(std::unique_lock<std::mutex>& lock, absl::FunctionRef<bool()> done);
 
-  /// Polls once, unless another thread does. The lock is held.
+  /// Polls once, unless another thread does.
+  /// \pre The lock is held.
   void LookOnce();
 
  private:

@@ -13,13 +13,13 @@
 
 namespace crosshatch::internal {
 
-/// One process's end of a group. At each collective every member sends all
-/// others its fingerprint and its payloads, and compares when it has those of
-/// all (docs/mpi.md).
+/// One process's control group. At each collective every member sends all
+/// others its fingerprint and payloads, and compares when it has all
+/// (docs/mpi.md).
 class ProcessGroup final : public ControlGroup {
  public:
-  /// \param context of this rank; outlives what is issued.
-  /// \param member index of this rank in `key`.
+  /// \param context of this rank; must outlive issued work
+  /// \param member index of this rank in `key`
   ProcessGroup(std::shared_ptr<ProcessJob> job, RankContext& context,
                const GroupKey& key, int member);
 
@@ -36,8 +36,8 @@ class ProcessGroup final : public ControlGroup {
   absl::Status Fail(const absl::Status& failure) override;
 
  private:
-  /// Rounds of one kind. One thread at a time uses a lane: what runs the
-  /// stream's tasks for agreements, the rank's thread for gathers.
+  /// The rounds of one kind. One thread at a time uses a lane: agreements run
+  /// on the stream's thread, exchanges on the rank's.
   struct Lane {
     JobGroup::Rounds& rounds;
     const MessageKind kind;
@@ -47,7 +47,7 @@ class ProcessGroup final : public ControlGroup {
     /// In-flight messages, by member.
     std::vector<std::string> messages = {};
     std::vector<LinkRequest> requests = {};
-    /// By member; those of this one are the caller's.
+    /// By member; this member's are the caller's.
     std::vector<Fingerprint> fingerprints = {};
     std::vector<const Fingerprint*> pointers = {};
   };
@@ -55,8 +55,8 @@ class ProcessGroup final : public ControlGroup {
   int size() const { return group_->size(); }
   int me() const { return group_->me; }
 
-  /// Begins the next round; returns this member's message, of which the lane
-  /// has copies for the others.
+  /// Begins the next round. Returns this member's message; the lane has copies
+  /// for the others.
   std::string Start(Lane& lane, const Fingerprint& fingerprint);
   /// Sends the lane's messages, and waits for those of the others.
   /// \param own this member's message.
@@ -64,7 +64,8 @@ class ProcessGroup final : public ControlGroup {
   /// Drops the messages of the last round.
   void Close(Lane& lane);
   absl::string_view PayloadOf(const Lane& lane, int member) const;
-  /// Returns which members have come. The lock is held.
+  /// Returns which members have come.
+  /// \pre The lock is held.
   std::string DescribeMembers(const Lane& lane) const;
   absl::Status CheckMembers(Lane& lane, const Fingerprint& fingerprint);
 
@@ -75,7 +76,7 @@ class ProcessGroup final : public ControlGroup {
   Lane agreements_{group_->agreements, MessageKind::kAgree};
   Lane gathers_{group_->gathers, MessageKind::kGather};
 
-  // What runs the stream's tasks alone uses these.
+  // For the thread that runs the stream's tasks only.
   SpanRow spans_;
   bool is_watched_ = false;
 };

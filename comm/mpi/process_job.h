@@ -3,7 +3,7 @@
 #define CROSSHATCH_COMM_MPI_PROCESS_JOB_H_
 
 /// \file
-/// One job of processes, on one of them: its groups, its failure, its end.
+/// One job of processes, in one process: its groups, its failure, its end.
 
 #include <atomic>
 #include <chrono>
@@ -41,7 +41,7 @@ struct JobGroup {
   JobGroup(const GroupKey& key, int me);
 
   int size() const { return key.size(); }
-  /// The index of `world_rank`, which is a member.
+  /// Returns the index of `world_rank`, which is a member.
   int MemberOf(int world_rank) const { return member_of.at(world_rank); }
 
   const GroupKey key;
@@ -55,21 +55,21 @@ struct JobGroup {
     Arrivals arrivals;
     /// The round that this process is in, or the last one.
     int64_t round = -1;
-    /// When this process came to it; empty once it has left it.
+    /// When this process entered it; empty after it has left.
     std::optional<Clock::time_point> since;
     /// Counts the rounds of all groups.
     int64_t turn = 0;
   };
   Rounds agreements;
   Rounds gathers;
-  /// The first agreement of each member in which it takes no part.
+  /// The first agreement that each member skips.
   std::vector<int64_t> left;
 
   /// When a data plane began to move host memory, as ProcessJob::RunningTime.
   std::optional<absl::Duration> issuing_since;
 };
 
-/// Where a stream's spans are written. The pointers outlive it.
+/// The destination of a stream's spans. The pointers must outlive it.
 struct SpanRow {
   /// Null if no spans are wanted.
   EventSink* sink = nullptr;
@@ -102,7 +102,7 @@ class StreamSpan {
   const char* const what_;
 };
 
-/// The job. Its groups, data planes and watchdog share it.
+/// A job, shared by its groups, data planes and watchdog.
 /// \threadsafety any thread, except where the lock has to be held.
 class ProcessJob {
  public:
@@ -120,7 +120,7 @@ class ProcessJob {
   int rank() const { return rank_; }
   int size() const { return size_; }
   absl::Duration timeout() const { return timeout_; }
-  /// Returns one of two tags, this and the next, that no message under way has.
+  /// Returns a tag that no message in flight has, out of two.
   int NextTag();
 
   /// Poisons `context` when the job fails, from now until Leave.
@@ -143,7 +143,7 @@ class ProcessJob {
   /// Stops using the link, because peers may still read this process's memory
   /// or write to it. With the lock held.
   void BreakLink(const absl::Status& why);
-  /// Returns why this rank's work cannot go on; OK while it can.
+  /// Returns why this rank's work cannot continue, or OK.
   absl::Status failure() const;
   /// @}
 
@@ -158,10 +158,9 @@ class ProcessJob {
   void AddPlane(std::shared_ptr<const JobGroup> group,
                 std::shared_ptr<DataPlane> plane);
 
-  /// Polls for messages in a process in which no thread waits, and fails a rank
-  /// that computes for ever after the others have finished. Without a channel,
-  /// ends the process if its rank does not return in time after a failure; a
-  /// channel does that itself.
+  /// Polls for messages if no thread waits. Fails a rank that computes
+  /// indefinitely after the others have finished. Without a channel, ends the
+  /// process if its rank does not return in time after a failure.
   void Watch();
 
   /// \name With the lock held
@@ -185,8 +184,8 @@ class ProcessJob {
   void Post(int to, const std::string& message);
   /// Keeps an in-flight message whose sender does not wait for it.
   void Adopt(std::string message, LinkRequest request);
-  /// Informs the group that this process takes no part in agreement `round` and
-  /// later ones, and reads no peer's memory for them.
+  /// Informs the group that this process skips agreement `round` and later
+  /// ones, and does not read its peers' memory for them.
   void LeaveRounds(JobGroup& group, int64_t round);
   void BeginRound(JobGroup::Rounds& rounds, int64_t round);
   /// Records the first error of the link, which ends this rank.
@@ -260,7 +259,7 @@ class ProcessJob {
     std::shared_ptr<DataPlane> plane;
   };
   std::vector<Moved> planes_;
-  /// The state of each rank.
+  /// By rank.
   std::vector<bool> lost_;
   std::vector<bool> finished_;
 

@@ -19,10 +19,10 @@ namespace crosshatch::internal {
 
 class CoordinatorForTest;
 
-/// A channel whose other end is the test.
+/// A channel whose coordinator is the test.
 class FailureChannelForTest final : public FailureChannel {
  public:
-  /// \param coordinator receives what is reported; may be null. Outlives this.
+  /// \param coordinator receives reports; may be null. Must outlive this.
   explicit FailureChannelForTest(CoordinatorForTest* coordinator = nullptr)
       : coordinator_(coordinator) {}
 
@@ -42,7 +42,7 @@ class FailureChannelForTest final : public FailureChannel {
   mutable std::mutex mutex_;
   Listener listener_;
   std::vector<FailureNotice> notices_;
-  std::mutex activity_mutex_;  // An activity may report.
+  std::mutex activity_mutex_;  // An activity may itself report.
   Activity activity_;
   mutable std::mutex reported_mutex_;
   std::vector<FailureNotice> reported_;
@@ -64,10 +64,10 @@ class CoordinatorForTest {
   std::vector<std::unique_ptr<FailureChannelForTest>> channels_;
 };
 
-/// Runs `fn` as the engine of processes does, each process a thread of this
-/// one, and returns what each of them returned.
-/// \param options of each rank, given its number.
-/// \param returned called for each rank that has returned.
+/// Runs `fn` on the engine of processes, with threads as processes, and returns
+/// the result of each.
+/// \param options by rank
+/// \param returned called for each rank that has returned
 std::vector<ProcessResult> RunLoopback(
     LoopbackWire& wire, int ranks, absl::FunctionRef<absl::Status(World&)> fn,
     absl::FunctionRef<MpiOptions(int rank)> options,

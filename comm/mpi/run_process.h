@@ -9,23 +9,23 @@
 
 namespace crosshatch::internal {
 
-/// What is wrong with `options` whatever the job; OK if nothing is.
+/// Checks `options` independently of a job.
 absl::Status CheckOptions(const MpiOptions& options);
 
-/// Returns OK, or the error of a process that is lost, as far as the failure
-/// channel of `options` knows.
+/// Returns the error of a lost process that the failure channel of `options`
+/// reports, or OK.
 absl::Status LossOf(const MpiOptions& options);
 
 struct ProcessResult {
   /// How the job ended: the same in every process if they ended together.
   absl::Status status;
-  /// All processes have taken leave of one another: the link is quiet.
-  /// Otherwise one is lost, does not come back, or cannot be reached.
+  /// Whether all processes ended the job together, so that the link is quiet.
+  /// Otherwise a process is lost, does not return, or cannot be reached.
   bool ended_together = false;
 };
 
-/// Runs `fn` as the rank that `link` is an end of.
-/// \param options have been checked.
+/// Runs `fn` as the rank of `link`.
+/// \pre `options` have been checked.
 ProcessResult RunProcess(Link& link, absl::FunctionRef<absl::Status(World&)> fn,
                          const MpiOptions& options);
 

@@ -19,7 +19,6 @@
 
 namespace crosshatch::internal {
 
-/// A buffer that grows and is reused.
 class Scratch {
  public:
   /// Returns at least `bytes`, aligned to a cache line. If the buffer grows,
@@ -57,8 +56,8 @@ class Transfer {
   /// Removes all lists.
   /// \param spans of "packing", which has unpacking too.
   void Begin(int64_t elem_bytes, int64_t piece_elems, const SpanRow& spans);
-  /// \param list outlives Run.
-  /// \param begin, elems the part of `list` that is sent.
+  /// \param list must outlive Run
+  /// \param begin, elems the part of `list` to send
   void AddSend(int member, int tag, absl::Span<const Segment> list,
                int64_t begin, int64_t elems);
   void AddReceive(int member, int tag, absl::Span<const Segment> list,
@@ -92,7 +91,7 @@ class Transfer {
     bool staged;
     LinkRequest request;
   };
-  /// The pieces of one number, of all flows.
+  /// The pieces with one index, of all flows.
   struct Round {
     std::vector<Piece> sends;
     std::vector<Piece> receives;
@@ -104,7 +103,8 @@ class Transfer {
   /// Waits for the pieces. Returns false if they will not come; if they are too
   /// late, fails the job.
   bool WaitFor(std::vector<Piece>& pieces);
-  /// Returns whose data have not come, for messages. With the lock held.
+  /// Returns which members' data have not come, for messages.
+  /// \pre The lock is held.
   std::string Awaited(const std::vector<Piece>& pieces) const;
   void NotifySenders(const Round& round);
   bool Gone(int member) const;

@@ -10,7 +10,7 @@
 
 namespace crosshatch {
 
-/// MakeNcclDataPlanes in a build with --config=cuda.
+/// Calls MakeNcclDataPlanes in a build with --config=cuda.
 /// \error kUnimplemented in any other build.
 absl::StatusOr<std::unique_ptr<DataPlanes>> BuiltNcclDataPlanes(
     const NcclOptions& options);

@@ -3,7 +3,7 @@
 #define CROSSHATCH_COMM_NCCL_NCCL_COMM_H_
 
 /// \file
-/// One communicator of NCCL, which may be aborted while it is used.
+/// One NCCL communicator, which may be aborted during its use.
 
 #include <chrono>
 #include <cstddef>
@@ -25,8 +25,8 @@
 
 namespace crosshatch::internal {
 
-/// It does not block: what NCCL has not done when a call returns is waited for
-/// here, where an abort ends the wait.
+/// A nonblocking NCCL communicator. If NCCL has not finished when a call
+/// returns, this class waits, and an abort ends the wait.
 class NcclComm {
  public:
   using Clock = std::chrono::steady_clock;
@@ -37,15 +37,15 @@ class NcclComm {
   static absl::StatusOr<std::unique_ptr<NcclComm>> Create(
       const std::string& id, int size, int rank, std::string what,
       absl::Duration timeout);
-  /// Of the ranks of `parent`, all of which call this at one time, those of
-  /// `color` (at least 0), in the order of their keys. No work of the parent's
-  /// is under way.
-  /// \returns null for a rank of no color.
+  /// Splits `parent`; all of its ranks call it. Those of one `color` (at least
+  /// 0) get a communicator, in the order of their keys.
+  /// \pre `parent` has no work in flight.
+  /// \returns null for a rank without a color
   static absl::StatusOr<std::unique_ptr<NcclComm>> Split(
       NcclComm& parent, std::optional<int> color, int key, std::string what,
       absl::Duration timeout);
-  /// Waits for what was issued and for NCCL, as long as the timeout; what has
-  /// failed it aborts.
+  /// Waits for issued work and for NCCL, up to the timeout. Aborts a failed
+  /// communicator.
   ~NcclComm();
   NcclComm(const NcclComm&) = delete;
   NcclComm& operator=(const NcclComm&) = delete;
@@ -53,28 +53,27 @@ class NcclComm {
   /// Returns whether `data` is memory of a device. Host memory cannot be
   /// registered.
   bool IsOfDevice(const void* data);
-  /// Prepares these bytes of the device's memory for calls. Registers their
-  /// allocation, if it is not registered yet, so that NCCL needs no copy of its
-  /// own.
-  /// \error that it cannot be registered: NCCL needs that of all members of a
-  ///     call, or of none.
+  /// Prepares device memory for calls. Registers its allocation once, so that
+  /// NCCL needs no copy.
+  /// \error if it cannot be registered, because NCCL needs registered memory of
+  ///     all members of a call, or of none
   absl::Status Use(const void* data, int64_t bytes);
-  /// The allocation that begins at `data` goes. Nothing that was issued uses
-  /// it.
+  /// Forgets the allocation at `data`, which is being freed. Issued work does
+  /// not use it.
   void MemoryGoes(const void* data);
-  /// The device's memory goes, and nothing more is issued.
+  /// Forgets the device's memory. Nothing more is issued.
   void LeaveMemory();
 
-  /// Calls `issue`, which calls NCCL's functions, within a group.
-  /// \error what any of them returned.
+  /// Calls `issue`, which calls NCCL, within an NCCL group.
+  /// \error any error of NCCL.
   absl::Status Group(absl::FunctionRef<ncclResult_t(ncclComm_t)> issue);
-  /// All of a collective has been issued; `end` is the point after it.
+  /// Records that a collective has been issued; `end` is the point after it.
   void Issued(std::string what, Event end);
 
   absl::Status Poll();
   void Abort();
-  /// The latest that was issued, and how far the device has come; of an
-  /// aborted one how far it had. Empty before the first.
+  /// Returns the latest issued collective and the device's progress; after an
+  /// abort, as they were then. Empty before the first.
   std::string Recent();
 
  private:
@@ -84,18 +83,19 @@ class NcclComm {
   };
   struct Registered {
     size_t bytes = 0;
-    /// Null: NCCL is set to register nothing.
+    /// Null if NCCL is configured to register nothing.
     void* handle = nullptr;
   };
 
   NcclComm(std::string what, absl::Duration timeout)
       : what_(std::move(what)), timeout_(timeout) {}
 
-  /// Waits while `result` is "in progress" and `context`, which may be null, is
-  /// not poisoned. The lock is held.
+  /// Waits while `result` is ncclInProgress and `context`, which may be null,
+  /// is not poisoned.
+  /// \pre The lock is held.
   absl::Status Settle(std::unique_lock<std::mutex>& lock, ncclResult_t result,
                       const RankContext* context = &RankContext::Current());
-  /// With the lock held.
+  /// \pre The lock is held.
   bool IsRegistered(uintptr_t address) const;
   void Deregister(const Registered& registered);
   void ForgetWhatHasEnded();
@@ -107,13 +107,13 @@ class NcclComm {
   const absl::Duration timeout_;
   std::mutex mutex_;
   ncclComm_t comm_ = nullptr;
-  /// What has been issued and has not ended, in that order, and since when the
-  /// oldest has been that.
+  /// Incomplete collectives in order, and since when the oldest one is the
+  /// oldest.
   std::deque<Outstanding> outstanding_;
   Clock::time_point oldest_since_;
-  /// The last that has ended.
+  /// The last completed one.
   std::string ended_;
-  /// Recent() of what has been aborted.
+  /// Recent() at the time of an abort.
   std::string at_abort_;
   /// By the start of the allocation.
   std::map<uintptr_t, Registered> registered_;

@@ -12,10 +12,10 @@
 
 namespace crosshatch::internal {
 
-/// Returns one member's end of a group, whose data NCCL moves as ChooseNcclWay
-/// chooses.
-/// \param context of this rank; outlives what is issued.
-/// \param comm null for a group of one.
+/// Returns one member's data plane for a group. ChooseNcclWay decides how NCCL
+/// moves its data.
+/// \param context of this rank; must outlive issued work
+/// \param comm null for a group of one
 std::unique_ptr<DataPlane> MakeNcclDataPlane(const GroupKey& key, int member,
                                              RankContext& context,
                                              const NcclOptions& options,

@@ -9,12 +9,11 @@
 
 namespace crosshatch {
 
-/// Moves data by NCCL, for ranks whose contexts are of CUDA backends. The
-/// groups of a mesh's axes (World::Split) are splits of one communicator of
-/// the world, and those of an axis' streams splits of the axis' one. The
-/// communicator of any other group is made of an id that its first member
-/// draws, at the group's first collective: its members come together there,
-/// and no other rank has to, as it would for a split.
+/// Returns the NCCL planes of a rank with a CUDA backend. Groups of a mesh's
+/// axes (World::Split) are splits of the world's communicator; groups of an
+/// axis for more streams are splits of that axis's. Any other group creates a
+/// communicator at its first collective, from an id of its first member. Only
+/// its members take part, unlike in a split.
 std::unique_ptr<DataPlanes> MakeNcclDataPlanes(const NcclOptions& options);
 
 }  // namespace crosshatch

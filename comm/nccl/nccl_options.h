@@ -6,13 +6,13 @@
 
 namespace crosshatch {
 
-/// The same on all ranks.
+/// Must be equal on all ranks.
 struct NcclOptions {
   /// Sums add ranks 0..n-1 in order, with the bits of `local`. Otherwise those
   /// of NCCL's own collectives have an order of NCCL's.
   bool deterministic = false;
-  /// The bytes that a rank sends or receives in all from which on NCCL's own
-  /// collectives are used. Their rings and trees move less in more steps.
+  /// From this total of bytes sent or received by a rank on, NCCL's own
+  /// collectives are used. Their rings and trees move less data in more steps.
   int64_t least_collective_bytes = int64_t{1} << 18;
 };
 

@@ -3,8 +3,8 @@
 #define CROSSHATCH_COMM_NCCL_NCCL_PLAN_H_
 
 /// \file
-/// How a collective goes by NCCL: pure functions of what all members know, so
-/// that all choose alike.
+/// The choice of NCCL calls for a collective: pure functions of data that all
+/// members know, so that all choose the same.
 
 #include <cstdint>
 #include <vector>
@@ -15,27 +15,27 @@
 namespace crosshatch::internal {
 
 enum class NcclWay : uint8_t {
-  /// Every member sends each other one its part, all in one group. Sums are
-  /// taken by a kernel, in the order of ranks. One step, whatever the number of
-  /// ranks: for what is small, uneven or to be added in order.
+  /// Every member sends each other one its part, in one NCCL group. A kernel
+  /// adds sums in the order of ranks. It takes one step for any number of
+  /// ranks: for small, uneven or ordered data.
   kSendAndReceive,
-  /// NCCL's own collective, of one run of memory.
+  /// NCCL's own collective, on contiguous memory.
   kCollective,
 };
 
-/// \param is_consecutive see NcclCuts; the same on all members.
+/// \param is_consecutive see NcclCuts; equal on all members
 NcclWay ChooseNcclWay(const Collective& collective, int size,
                       bool is_consecutive, const NcclOptions& options);
 
-/// How the lists are cut that are the same on all members: what all receive in
-/// an all-gather and what all send in a reduce-scatter.
+/// The runs of lists that are equal on all members: received in an all-gather,
+/// sent in a reduce-scatter.
 struct NcclCuts {
-  /// The runs of each list. Empty for other kinds, and for lists of more runs
-  /// than are worth a message each.
+  /// The runs of each list. Empty for other kinds, and for lists with too many
+  /// runs to send separately.
   std::vector<std::vector<int64_t>> runs;
-  /// The lists have one length, and are consecutive in memory.
+  /// Whether the lists have one length and are consecutive in memory.
   bool is_consecutive = false;
-  /// It stands for all of the plan; 0 where `runs` is empty.
+  /// Identifies the runs; 0 if `runs` is empty.
   uint64_t hash = 0;
 };
 

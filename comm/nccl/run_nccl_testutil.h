@@ -15,19 +15,20 @@ namespace crosshatch {
 
 struct RunNcclOptions {
   NcclOptions nccl;
-  /// The ranks are dealt out to so many; 0: to one each, as far as there are
-  /// such.
+  /// The number of devices, which ranks share in turn. 0: one per rank if
+  /// possible.
   int devices = 0;
-  /// Without backends: RunNccl sets them.
+  /// Without backends, which RunNccl sets.
   JobOptions job = {.timeout = absl::Minutes(1)};
   /// By rank; empty, or entries may be null. Outlive the run.
   std::vector<FailureChannel*> channels;
 };
 
-/// Runs `fn` as ranks that are processes do, by NCCL, each process a thread of
-/// this one: on emulated devices by an emulated NCCL, or in tests on GPUs by
-/// the toolkit's. The first call of the runtime in its test, and of at most 8
-/// ranks. Expects that all ended together, with one result. \returns that.
+/// Runs `fn` on NCCL ranks, with threads as processes: on emulated devices with
+/// an emulated NCCL, or in tests on GPUs with the toolkit's. It must be the
+/// first call of the CUDA runtime in its test, with at most 8 ranks. Expects
+/// that all ended together with one result.
+/// \returns that result.
 absl::Status RunNccl(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
                      const RunNcclOptions& options = {});
 

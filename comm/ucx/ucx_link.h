@@ -37,9 +37,9 @@ absl::StatusOr<std::unique_ptr<Link>> OpenUcxLink(
     const UcxJoin& join, int ranks, absl::Duration timeout,
     absl::FunctionRef<absl::Status()> failure);
 
-/// Ends a link of OpenUcxLink after a job that has ended on all processes
-/// together. Waits for `patience` at most until what was sent has left this
-/// process. (To destroy a link without this drops what is under way.)
+/// Closes a link of OpenUcxLink after a job that all processes have ended
+/// together. Waits up to `patience` until sent data have left this process.
+/// Destroying a link without this drops messages in flight.
 void CloseUcxLink(std::unique_ptr<Link> link, absl::Duration patience);
 
 }  // namespace crosshatch::internal
