@@ -18,7 +18,8 @@ namespace crosshatch {
 /// Copies `count` elements of `dtype`, bit for bit. Does nothing if both sides
 /// are the same memory. Launches one kernel for each stretch in which both
 /// sides have runs of one length and stride: one for a matrix's columns that
-/// are packed. \param context of the queue that the kernels are launched on.
+/// are packed.
+/// \param context of the queue that the kernels are launched on.
 void CopyByKernels(SegmentCursor from, SegmentCursor to, int64_t count,
                    DType dtype, const KernelTable& kernels,
                    KernelContext& context);

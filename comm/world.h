@@ -65,16 +65,16 @@ class World final {
   /// meshes, checkpoints and Group are of these ranks. An error of any rank
   /// still ends the whole job, and names world ranks. Called by the members
   /// only; communicates nothing. Equal ranks give the same world, which lives
-  /// as long as the job's. \param world_ranks ranks of this world by their
-  /// index in the new one. \error kInvalidArgument unless they are different
-  /// ranks of this world,
+  /// as long as the job's.
+  /// \param world_ranks ranks of this world by their index in the new one.
+  /// \error kInvalidArgument unless they are different ranks of this world,
   ///     this one among them.
   absl::StatusOr<World*> Subset(std::vector<int> world_ranks);
 
   /// Returns the communicator of `world_ranks` for work on stream
   /// `stream_name`. Called by all members; calls with equal arguments return
-  /// the same one. \param name of the group in errors and counts: the mesh
-  /// axis, or axes
+  /// the same one.
+  /// \param name of the group in errors and counts: the mesh axis, or axes
   ///     joined by ",".
   /// \param world_ranks of the members, in the order of their indices.
   /// \error kInvalidArgument unless `world_ranks` are different ranks of this
@@ -85,9 +85,9 @@ class World final {
 
   /// Prepares the groups of a mesh's axes, so that an engine can make their
   /// communicators together: NCCL splits one. Called by all members of `all`,
-  /// in one order with its collectives. \param groups for each axis the ranks
-  /// of this rank's group, in the order of
-  ///     their indices; empty if this rank is in none.
+  /// in one order with its collectives.
+  /// \param groups for each axis the ranks of this rank's group, in the order
+  ///     of their indices; empty if this rank is in none.
   absl::Status Split(Communicator& all,
                      const std::vector<std::vector<int>>& groups);
 
@@ -203,8 +203,8 @@ struct FakeOptions {
 /// changes of state are accounted and logged as in a real run of the same
 /// program. A program that branches on values, or on what others exchange, may
 /// take another branch. Communicator::Exchange returns this rank's own blob for
-/// every member, so that checks of agreement pass. \returns the error of `fn`,
-/// or the poison of its context.
+/// every member, so that checks of agreement pass.
+/// \returns the error of `fn`, or the poison of its context.
 absl::Status RunFake(const FakeOptions& options,
                      absl::FunctionRef<absl::Status(World&)> fn);
 

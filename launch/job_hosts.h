@@ -10,12 +10,12 @@
 
 namespace crosshatch {
 
-/// The machines of a job's ranks, whatever started them.
+/// The machines of a job's ranks, with any launcher.
 struct JobHosts {
   /// The machines' names, in the order of their lowest ranks. Two machines with
   /// equal names are two entries.
   std::vector<std::string> hosts;
-  /// The index in `hosts`, by rank.
+  /// Indices in `hosts`, by rank.
   std::vector<int> host_of;
   int host = 0;        ///< This rank's index in `hosts`.
   int local_rank = 0;  ///< This rank's index among its host's ranks.

@@ -18,8 +18,8 @@ namespace crosshatch {
 
 /// Parses the command line by absl::ParseCommandLine, which prints an error, or
 /// the flags for --help, and ends the process with status 1. Only one process
-/// of a host prints, if the launcher numbers them. \param source the path of
-/// the file that defines the program's flags, or its
+/// of a host prints, if the launcher numbers them.
+/// \param source the path of the file that defines the program's flags, or its
 ///     end; --help lists those flags and Run's.
 /// \error kInvalidArgument for an argument that is no flag.
 absl::Status ParseFlags(int argc, char** argv, const std::string& source);
@@ -30,8 +30,8 @@ absl::Status ParseFlags(int argc, char** argv, const std::string& source);
 std::vector<std::string> FlagValues(const std::string& source,
                                     const std::set<std::string>& except);
 
-/// Sets in `options` what Run's flags on the command line say.
-/// \error kInvalidArgument naming the flag and what would be right.
+/// Sets `options` from Run's flags on the command line.
+/// \error kInvalidArgument naming the flag and the valid values.
 absl::Status ReadLaunchFlags(RunOptions& options);
 
 }  // namespace crosshatch

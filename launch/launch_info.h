@@ -3,7 +3,7 @@
 #define CROSSHATCH_LAUNCH_LAUNCH_INFO_H_
 
 /// \file
-/// What the environment says about the job that a process belongs to.
+/// The job of a process, as the environment describes it.
 
 #include <cstdint>
 #include <map>
@@ -13,7 +13,7 @@
 
 namespace crosshatch {
 
-/// What started this process.
+/// The launcher of this process.
 enum class Launcher : uint8_t {
   kNone,     ///< A user: the job is this process.
   kOpenMpi,  ///< mpirun.
@@ -38,7 +38,7 @@ struct LaunchInfo {
   /// and 0 if the launcher does not set it.
   std::string host;
   int port = 0;
-  /// Identifies the job as far as the launcher's variables do. No secret.
+  /// Identifies the job as well as the launcher's variables do. Not a secret.
   std::string job;
   /// Whether MPI can connect the processes, as under mpirun and srun
   /// --mpi=pmix; if not they use UCX.
@@ -46,14 +46,14 @@ struct LaunchInfo {
   /// The file to which rank 0 writes its coordinator's endpoint, in mpirun's
   /// directory for the job. Empty if there is none or there are several hosts.
   std::string rendezvous_file;
-  /// Why this process can be no rank of the job; else empty. The coordinator
-  /// reports it, or this process if it cannot join. Then `rank` is -1 and
-  /// `size` 0 if they are not known.
+  /// Why this process cannot be a rank of the job, or empty. The coordinator
+  /// reports it, or this process if it cannot join. `rank` is then -1 and
+  /// `size` 0 if unknown.
   std::string outside;
-  /// Why a rank cannot run; else empty. All ranks join to report it once.
+  /// Why this rank cannot run, or empty. All ranks join to report it once.
   std::string wrong;
-  /// Whether `wrong` is about the endpoint or token: if they are right on the
-  /// others, this rank waits for them in vain.
+  /// Whether `wrong` concerns the endpoint or token. If the other ranks have
+  /// the right ones, this rank cannot meet them.
   bool may_miss_others = false;
   /// The secret of the job (CROSSHATCH_JOB_TOKEN); empty if the user set none.
   std::string token;
@@ -66,18 +66,18 @@ using Environment = std::map<std::string, std::string>;
 /// Returns the variables of this process that DetectLaunch reads.
 Environment LaunchEnvironment();
 
-/// Reads which launcher started this process, and its place in the job. Of
-/// nested launchers the innermost counts: the first of torchrun, mpirun, plain
-/// variables, srun.
-/// \error kInvalidArgument naming the variable that is missing or wrong and
-///     what would be right, if this process cannot join to report it.
+/// Detects the launcher of this process, and its rank. Of nested launchers the
+/// innermost counts: the first of torchrun, mpirun, plain variables, srun.
+/// \error kInvalidArgument naming the missing or invalid variable and valid
+///     values, if this process cannot join to report it.
 absl::StatusOr<LaunchInfo> DetectLaunch(const Environment& environment);
 
-/// Returns whether this process reports for its host what it cannot report to
-/// the job: true unless the launcher says that it is not the host's first.
+/// Returns whether this process reports for its host errors that it cannot
+/// report to the job. Only false if the launcher says that it is not the host's
+/// first.
 bool IsFirstOfHost(const Environment& environment);
 
-/// Returns `host` as it stands before ":PORT": an IPv6 address in brackets.
+/// Returns `host` in the form used before ":PORT": an IPv6 address in brackets.
 std::string Bracketed(const std::string& host);
 
 /// Returns the first host of a list in Slurm's syntax: "n01" of

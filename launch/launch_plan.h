@@ -3,8 +3,8 @@
 #define CROSSHATCH_LAUNCH_LAUNCH_PLAN_H_
 
 /// \file
-/// What is decided before anything starts: the engine, the devices, and whether
-/// the options fit.
+/// Decisions before anything starts: the engine, the devices, and whether the
+/// options fit.
 
 #include <string>
 #include <vector>
@@ -18,7 +18,7 @@
 
 namespace crosshatch {
 
-/// What a process is to run.
+/// The part of the job that a process runs.
 struct LaunchPlan {
   EngineKind engine = EngineKind::kLocal;  ///< Never kAuto.
   int ranks = 1;                           ///< Of the job.
@@ -32,26 +32,28 @@ struct LaunchPlan {
 absl::StatusOr<LaunchPlan> PlanLaunch(const RunOptions& options,
                                       const Environment& environment);
 
-/// Checks that the options fit `plan`. Apart from PlanLaunch, because all ranks
-/// fail it alike and can join to report it once.
+/// Checks that the options fit `plan`. Separate from PlanLaunch, because all
+/// ranks fail equally and can join to report it once.
 /// \error kInvalidArgument as of PlanLaunch.
 absl::Status CheckPlan(const LaunchPlan& plan, const RunOptions& options);
 
 /// Finds the devices of this machine's first `ranks` ranks:
 /// options.job.backends or those of options.device; empty for the CPU. There
-/// may be fewer. \error why there is none or why one cannot be used, with the
-/// flag.
+/// may be fewer.
+/// \error why there is none or why one cannot be used, with the flag.
 absl::StatusOr<std::vector<const DeviceBackend*>> FindDevices(
     const RunOptions& options, int ranks);
 
 /// Returns at most `most` devices that `find` returns by index, up to its first
-/// kNotFound. \error that of `find` for any other, or for index 0.
+/// kNotFound.
+/// \error that of `find` for any other, or for index 0.
 absl::StatusOr<std::vector<const DeviceBackend*>> CollectDevices(
     absl::FunctionRef<absl::StatusOr<const DeviceBackend*>(int index)> find,
     int most);
 
-/// Returns the device that a dry run is one of; null for the CPU. No device has
-/// to exist. \error as of FindDevices.
+/// Returns the device that a dry run simulates; null for the CPU. It need not
+/// exist.
+/// \error as of FindDevices.
 absl::StatusOr<const DeviceBackend*> DryRunDevice(const RunOptions& options);
 
 /// \name Options that must be equal on all processes

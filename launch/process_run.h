@@ -13,19 +13,19 @@
 
 namespace crosshatch {
 
-/// Prints a line of this process: `text` after the process's prefix.
+/// Prints `text` on a line of its own, after this process's prefix.
 using PrintLine = std::function<void(const std::string& text)>;
 
-/// Runs `fn` as the one rank that this process is: joins the job's coordinator
+/// Runs `fn` as this process's rank: joins the job's coordinator
 /// (comm/coordination), which rank 0's process runs, and then starts MPI or
 /// UCX.
 ///
 /// Rank 0 prints the job's error as soon as it is known. If rank 0 itself is
-/// lost, the lowest rank of each host that has not ended prints it. A process
-/// prints an error of its own if no other process does.
+/// lost, the lowest remaining rank of each host prints it. A process only
+/// prints its own error if no other process does.
 ///
 /// \pre plan.engine is kProcesses.
-/// \param print called from any thread.
+/// \param print called from any thread
 /// \returns the job's result.
 absl::Status RunAsProcess(const LaunchPlan& plan, const RunOptions& options,
                           absl::FunctionRef<absl::Status(World&)> fn,

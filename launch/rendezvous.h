@@ -3,7 +3,7 @@
 #define CROSSHATCH_LAUNCH_RENDEZVOUS_H_
 
 /// \file
-/// Where the processes of a job find rank 0's coordinator.
+/// The rendezvous of a job's processes: the endpoint of rank 0's coordinator.
 
 #include <string>
 #include <vector>
@@ -23,11 +23,11 @@ struct RendezvousEndpoint {
   std::string token;
 };
 
-/// Returns the endpoint as far as the environment has it: under mpirun without
+/// Returns the endpoint as the environment describes it; under mpirun without
 /// port and token.
 ///
-/// Without a token of the user's, the token is made of the launcher's
-/// variables, which others on the machine can read: it separates jobs and is no
+/// Without a user's token, the token is derived from the launcher's variables,
+/// which others on the machine can read. It distinguishes jobs and is not a
 /// secret. It contains the job's id.
 RendezvousEndpoint EndpointOf(const LaunchInfo& info);
 

@@ -17,7 +17,7 @@
 
 namespace crosshatch {
 
-/// What runs a job's ranks.
+/// The engine of a job.
 enum class EngineKind : uint8_t {
   kAuto,       ///< Processes if a launcher started this one, else threads.
   kLocal,      ///< Threads of this process, whatever started it.
@@ -36,23 +36,23 @@ struct RunOptions {
   EngineKind engine = EngineKind::kAuto;
   /// For processes only.
   DataTransport transport = DataTransport::kAuto;
-  /// The number of ranks that the program needs; 0: as many as there are
-  /// processes, and local_ranks on the local engine.
+  /// The number of ranks that the program needs. 0: the number of processes, or
+  /// local_ranks on the local engine.
   int ranks = 0;
   int local_ranks = 1;
   /// The origin of `ranks`, for messages, e.g. "--mesh=fsdp:2,tp:2".
   std::string ranks_from = "the program";
   /// The rank that a dry run runs.
   int fake_rank = 0;
-  /// kCpu or kCuda. The CUDA devices of a machine are dealt out to its ranks,
-  /// which share them if there are fewer. Rank threads exchange data
-  /// themselves, processes by NCCL.
+  /// kCpu or kCuda. Ranks of a machine use its CUDA devices in turn and share
+  /// them if there are fewer. Rank threads exchange data themselves, processes
+  /// by NCCL.
   Device::Kind device = Device::Kind::kCpu;
   /// With kCuda only.
   CudaOptions cuda = {};
   NcclOptions nccl = {};
-  /// What all engines share: timeout, threads, event sinks. `job.backends`, if
-  /// not empty, are the devices in place of those that `device` finds.
+  /// Options of all engines: timeout, threads, event sinks. If not empty,
+  /// `job.backends` replace the devices that `device` selects.
   JobOptions job = {};
   /// How long processes wait for all ranks to start; under mpirun, which starts
   /// them all, at most job.timeout.

@@ -13,7 +13,8 @@ namespace crosshatch {
 
 /// Ends this process with status 1 unless it is destroyed in time. Bounds calls
 /// that cannot be cancelled, such as MPI's start after another process has
-/// died. \threadsafety Expire may be called from any thread.
+/// died.
+/// \threadsafety Expire may be called from any thread.
 class StartDeadline {
  public:
   /// \param report called on another thread before the process ends.

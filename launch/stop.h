@@ -20,15 +20,16 @@ namespace crosshatch {
 /// Returns whether any rank's process has received a stop signal. Called by all
 /// ranks at the same places, where it returns the same; costs one small
 /// exchange. After true the rank's function must return without an error; the
-/// run then exits with RunOptions::stop_status. \error that of the exchange.
+/// run then exits with RunOptions::stop_status.
+/// \error that of the exchange.
 absl::StatusOr<bool> StopRequested(World& world);
 
 /// Catches SIGTERM and SIGINT of this process during its lifetime.
 /// StopRequested reports the first one. A signal that comes a second or more
 /// later ends the process as by default; an earlier one is the same stop,
 /// because a terminal signals the launcher and its processes, and the launcher
-/// signals them again. \threadsafety at most one in a process, created and
-/// destroyed while no ranks
+/// signals them again.
+/// \threadsafety at most one in a process, created and destroyed while no ranks
 ///     run.
 class StopSignals {
  public:

@@ -16,11 +16,10 @@
 namespace crosshatch::nn {
 
 struct ActivationCheckpointOptions {
-  /// A mesh of one axis: of inputs that are DTensors replicated over it each
-  /// rank keeps its part alone, and they are gathered when backward asks, once
-  /// for each input (split_saved.h). What the inputs take of memory is divided
-  /// by the ranks; parallel styles that keep activations split between blocks
-  /// (SequenceParallel) leave nothing to divide.
+  /// A mesh of one axis. Of inputs that are DTensors replicated over it, each
+  /// rank keeps only its shard. Backward gathers each input once
+  /// (split_saved.h), so inputs take 1 / ranks of the memory. Styles that split
+  /// activations between blocks (SequenceParallel) leave nothing to shard.
   std::optional<DeviceMesh> split_inputs_over = std::nullopt;
 };
 
@@ -28,31 +27,31 @@ struct ActivationCheckpointOptions {
 /// backward runs its forward again (tensor/recompute.h). Gradients have the
 /// same bits. Modules below may be checkpointed as well.
 ///
-/// State that forward depends on and that changes before backward (the step of
-/// a Dropout) is that of forward where the module reads it through Captured
-/// (tensor/recompute.h), as all modules of nn/ do. Whether parameters require a
-/// gradient does not change between a forward and its backward.
+/// The recomputation has the state of the forward, even if a program changes it
+/// before backward, such as the step of a Dropout. For that, modules must read
+/// such state through Captured (tensor/recompute.h), as those of nn/ do.
+/// requires_grad of parameters must not change between a forward and its
+/// backward.
 ///
-/// What stands on the module's own hooks runs once: FullyShard on the same
-/// module, before or after this call, gathers as often as without, and so do
-/// sharded modules below, whose parameters stay gathered from the second run
-/// to their backward. The collectives of tensor parallelism below are issued
-/// again.
+/// Hooks of the module itself do not run again. So FullyShard on the same
+/// module, before or after this call, gathers as often as without. Sharded
+/// modules below gather as often, too, and stay gathered from the recomputation
+/// to their backward. Collectives of tensor parallelism below are issued again.
 ///
-/// The names of modules and parameters do not change. The module outlives the
-/// graphs recorded through it.
-/// \error kFailedPrecondition for a module that is checkpointed already, or
-///     whose saved activations are split; kInvalidArgument for a mesh to split
-///     over that is not of one axis that this rank is on.
+/// The names of modules and parameters do not change. The module must outlive
+/// the graphs recorded through it.
+/// \error kFailedPrecondition if the module is checkpointed already, or its
+///     saved activations are split; kInvalidArgument if `split_inputs_over`
+///     does not have one axis that this rank is on.
 absl::Status CheckpointActivations(
     Module& module, const ActivationCheckpointOptions& options = {});
 
-/// Calls CheckpointActivations for each module of `root`, itself included, for
-/// which `wants` returns true, given the module's name from `root`: "layers.0".
-/// A predicate that selects only the modules between products keeps the
-/// products' results and recomputes the rest.
-/// \error kInvalidArgument if it wants none; kFailedPrecondition for a module
-///     that is checkpointed already. Then none is.
+/// Calls CheckpointActivations for `root` and each module below for which
+/// `wants` returns true. It receives the module's name from `root`, such as
+/// "layers.0". If it selects only modules between products, the products'
+/// results are kept and the rest is recomputed.
+/// \error kInvalidArgument if it selects none; kFailedPrecondition if a
+///     selected module is checkpointed already. Then no module is changed.
 absl::Status CheckpointActivationsIf(
     Module& root,
     absl::FunctionRef<bool(const Module& module, const std::string& name)>

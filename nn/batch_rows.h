@@ -53,8 +53,8 @@ using RowWidths = std::map<std::string, int64_t>;
 /// outermost call of a module of the tree, or a BatchRowsScope in place of one.
 /// Its rows are counted once when it ends, on each rank, whichever modules ran
 /// in it. Rows are counted by source, the module whose inputs or scope set
-/// them, so that parts of a tree may have batches of other sizes. \threadsafety
-/// the rank's thread only.
+/// them, so that parts of a tree may have batches of other sizes.
+/// \threadsafety the rank's thread only.
 class RowCount final : public ForwardWatcher {
  public:
   /// Returns the count of the tree of `module`; null if it has none.
@@ -88,8 +88,9 @@ class RowCount final : public ForwardWatcher {
 };
 
 /// Sets the rows of a forward on this rank, during the lifetime of the scope.
-/// The innermost of nested scopes has effect. \checks first, here >= 0 and
-/// first + here <= total \threadsafety the rank's thread only.
+/// The innermost of nested scopes has effect.
+/// \checks first, here >= 0 and first + here <= total
+/// \threadsafety the rank's thread only.
 class BatchRowsScope {
  public:
   /// \param widths receives the numbers of NoteWidth, unless null. Outlives the

@@ -55,7 +55,8 @@ struct CommEntry {
 /// A collective in forward belongs to the module that runs; in backward, to the
 /// one that ran the op in forward or that has the parameter. A prefetch of FSDP
 /// belongs to the module that runs then. Reports nest: destroy the last one
-/// first, and none while a module runs. \threadsafety the rank's thread only.
+/// first, and none while a module runs.
+/// \threadsafety the rank's thread only.
 class CommReport final : public EventSink {
  public:
   /// Reports for `root` and all modules below. A module that is destroyed

@@ -30,7 +30,8 @@ namespace crosshatch::nn {
 /// \threadsafety the rank's thread only.
 class DataPosition final : public Stateful {
  public:
-  /// \param size rows of the data set. \checks size > 0
+  /// \param size rows of the data set.
+  /// \checks size > 0
   explicit DataPosition(int64_t size);
 
   /// Returns the rows of the data set that this rank reads of the next global

@@ -51,9 +51,9 @@ absl::Status DistributeParameter(Parameter& parameter, const DeviceMesh& mesh,
 /// Returns OK if all ranks of `mesh`, which all call it, have memory for the
 /// same buffers of `module` and below with the same bits; always in a dry run.
 /// Waits for the current stream and for the ranks. FullyShard calls it in the
-/// first forward, and with CROSSHATCH_DEBUG=replicas in each. \error
-/// kFailedPrecondition naming the first buffer and two ranks that differ;
-///     errors of communication.
+/// first forward, and with CROSSHATCH_DEBUG=replicas in each.
+/// \error kFailedPrecondition naming the first buffer and two ranks that
+///     differ; errors of communication.
 absl::Status CheckBuffers(Module& module, const DeviceMesh& mesh);
 
 }  // namespace crosshatch::nn

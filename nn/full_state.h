@@ -43,11 +43,11 @@ absl::Status VisitFullState(World& world, const StateDict& state,
 /// per rank or slice and are taken to be replicas, too. Replicas are compared
 /// by hashes. So experts that only some ranks have need their own names, or a
 /// mesh on which they are shards. All ranks of `comm` call it; it waits for the
-/// rank's stream if there is something to compare. \param what the owner of the
-/// names, for the message: "the full state" \error the same on every rank:
-/// kInvalidArgument naming an entry that one rank
-///     has and another lacks, or whose shards on two ranks differ in value or
-///     overlap partly; a failed collective.
+/// rank's stream if there is something to compare.
+/// \param what the owner of the names, for the message: "the full state"
+/// \error the same on every rank: kInvalidArgument naming an entry that one
+///     rank has and another lacks, or whose shards on two ranks differ in value
+///     or overlap partly; a failed collective.
 absl::Status CheckCopies(Communicator& comm, const std::string& what,
                          const StateDict& state);
 
@@ -60,8 +60,8 @@ struct RestoreFullOptions {
 };
 
 /// Restores `target` from `saved`, whose tensors are full and plain. All ranks
-/// of `world` call it. \error the same on every rank, naming the entry, before
-/// the first tensor is
+/// of `world` call it.
+/// \error the same on every rank, naming the entry, before the first tensor is
 ///     filled: as Stateful; kInvalidArgument for another shape, kind or dtype,
 ///     for a distributed tensor and, with kFirstRank, for one on a mesh without
 ///     the first rank of the world; a failed collective.

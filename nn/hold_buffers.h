@@ -6,10 +6,10 @@
 
 namespace crosshatch::nn {
 
-/// `forward`, the forward of `module` that Recomputed (tensor/recompute.h) runs
-/// and runs again, with checks that both find the buffers of the module and
-/// below as they are: one that is written within, or between the two, would
-/// give gradients of other values. The module outlives the result.
+/// Wraps `forward` of `module` for Recomputed (tensor/recompute.h) with checks
+/// that both runs find the same buffers in the module and below. A buffer that
+/// is written within a run, or between the two, would give wrong gradients. The
+/// module must outlive the result.
 Module::ForwardFunction HoldBuffers(Module& module,
                                     Module::ForwardFunction forward);
 

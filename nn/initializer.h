@@ -104,7 +104,8 @@ absl::Status CheckInitializer(const std::string& name, const Tensor& tensor,
                               const Initializer& initializer);
 
 /// Fills `tensor`, plain or distributed but not partial, in place and outside
-/// of the graph. Does nothing in a dry run. \pre CheckInitializer is OK
+/// of the graph. Does nothing in a dry run.
+/// \pre CheckInitializer is OK
 void FillInitial(const Tensor& tensor, const Initializer& initializer,
                  uint64_t seed, const std::string& name);
 

@@ -41,16 +41,15 @@ struct CrossEntropyLossOptions {
 };
 
 /// Returns the cross entropy of logits and targets. Without smoothing, weights
-/// and probabilities it is CrossEntropy (tensor/ops). \param logits [..., V],
-/// floating point; 16-bit ones are computed in float32 \param targets [...],
-/// class indices (i32, i64, u16), or [..., V], the
-///     probabilities of the classes, floating point and constant. Plain ones
-///     among distributed logits are those of all rows, equal on all ranks of
-///     the logits' mesh.
-/// \returns float32 (float64 for float64): no dims; [...] for kNone.
-/// Checks that sizes fit, that weights and probabilities require no gradient,
-/// and that `mean_over` comes with kMean. A communication error poisons the
-/// rank.
+/// and probabilities it is CrossEntropy (tensor/ops). Checks that sizes fit,
+/// that weights and probabilities require no gradient, and that `mean_over`
+/// comes with kMean. A communication error poisons the rank.
+/// \param logits [..., V], floating point; 16-bit ones are computed in float32
+/// \param targets [...], class indices (i32, i64, u16), or [..., V], the
+///     probabilities of the classes, floating point and constant. Plain targets
+///     for distributed logits are those of all rows, equal on all ranks of the
+///     logits' mesh.
+/// \returns float32 (float64 for float64): no dims; [...] for kNone
 Tensor CrossEntropyLoss(const Tensor& logits, const Tensor& targets,
                         const CrossEntropyLossOptions& options = {});
 
@@ -65,8 +64,8 @@ Tensor CrossEntropyLoss(const Tensor& logits, const Tensor& targets,
 ///
 /// All ranks of `batch` call it, also those without rows. A communication error
 /// poisons the rank. It is computed in float32, or in float64 if `sum` or
-/// `count` is of that. \param sum of the losses of this rank's rows or targets,
-/// one element, of any
+/// `count` is of that.
+/// \param sum of the losses of this rank's rows or targets, one element, of any
 ///     floating-point dtype.
 /// \param count what the mean is over: rows, targets or their weights, of any
 ///     dtype that is the same on all ranks.
@@ -78,8 +77,8 @@ Tensor MeanOverBatch(const Tensor& sum, double count, const DeviceMesh& batch);
 /// Returns the mean of the ranks' `loss`, the loss of the batch, on every rank
 /// of `mesh`, outside of the graph, to print it. `loss` is a tensor of one
 /// element, plain or distributed over other axes. All ranks of the mesh call
-/// it; it waits for the current stream. 0 in a dry run. \error as SumOverMesh
-/// (mesh/sum_over_mesh.h).
+/// it; it waits for the current stream. 0 in a dry run.
+/// \error as SumOverMesh (mesh/sum_over_mesh.h).
 absl::StatusOr<double> MeanOverAxis(const Tensor& loss, const DeviceMesh& mesh);
 
 }  // namespace crosshatch::nn

@@ -25,9 +25,9 @@ struct MaterializeOptions {
 /// index in the global tensor, so it is the same on every mesh, and each rank
 /// computes only its own elements. In a dry run memory is accounted and nothing
 /// is filled. All ranks of the meshes of deferred parameters call it: they
-/// compare seeds and parameters over the side channel, once for each mesh. \pre
-/// the parameters have names \error before anything is done, naming a parameter
-/// that cannot be filled:
+/// compare seeds and parameters over the side channel, once for each mesh.
+/// \pre the parameters have names
+/// \error before anything is done, naming a parameter that cannot be filled:
 ///     kFailedPrecondition if its layout holds partial sums, kInvalidArgument
 ///     if its initializer does not fit it (CheckInitializer); kInvalidArgument
 ///     naming two ranks whose seeds or parameters differ; errors of

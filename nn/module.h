@@ -180,8 +180,9 @@ class Module {
 
   /// Adds a hook. A hook gets the tensors that the hooks before it left. A hook
   /// that is added or removed during a call has its effect from the next call
-  /// on. \param first whether it runs before the existing hooks, instead of
-  /// after. \returns an id for RemoveHook.
+  /// on.
+  /// \param first whether it runs before the existing hooks, instead of after.
+  /// \returns an id for RemoveHook.
   int AddPreHook(PreHook hook, bool first = false);
   int AddPostHook(PostHook hook, bool first = false);
   void RemoveHook(int id);
@@ -214,8 +215,8 @@ class Module {
 
   /// Registers a module that somebody else owns. `name` may have dots: a list
   /// of modules registers "layers.0", "layers.1" and needs no module of its
-  /// own. \checks that names are unique within a module, and that no module is
-  /// below
+  /// own.
+  /// \checks that names are unique within a module, and that no module is below
   ///     itself
   void RegisterModule(std::string name, Module& module);
   void RegisterParameter(std::string name,

@@ -40,9 +40,9 @@ class ModuleState final : public Stateful {
   /// be materialized before it is restored. Until they are filled,
   /// floating-point ones are NaN, and Materialize keeps that: load again after
   /// a failed load. Non-persistent buffers get memory and their first values,
-  /// with seed 0. \error also kFailedPrecondition for parameters that are
-  /// gathered, and for one
-  ///     that is missing and has no memory.
+  /// with seed 0.
+  /// \error also kFailedPrecondition for parameters that are gathered, and for
+  ///     one that is missing and has no memory.
   absl::StatusOr<StateDict> StateToFill(
       const std::vector<std::string>& saved) override;
 

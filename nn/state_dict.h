@@ -86,7 +86,8 @@ class Stateful {
   /// Returns a state with memory for every tensor, in its final dtype. A loader
   /// reads into the tensors, replaces the other values, of which only the type
   /// matters, and then calls Restore. It reads only the returned names, which
-  /// are all in `saved`. \param saved all names of the saved state, in order.
+  /// are all in `saved`.
+  /// \param saved all names of the saved state, in order.
   /// \error kInvalidArgument listing the names that are missing or unexpected;
   ///     kFailedPrecondition if the state cannot be changed now.
   virtual absl::StatusOr<StateDict> StateToFill(

@@ -57,8 +57,8 @@ struct ActivationLayouts {
 /// undefined tensor stays undefined.
 ///
 /// The first plain floating-point tensor that is taken as Replicate on a mesh
-/// is compared between the ranks. \checks that a plain tensor that a style
-/// returned as a local shard
+/// is compared between the ranks.
+/// \checks that a plain tensor that a style returned as a local shard
 ///     (LocalShard) and that no op has changed is taken in its own placement.
 ///     Without autograd's record (NoGrad) this is not known.
 Tensor RedistributeActivation(const Tensor& tensor, const DeviceMesh& mesh,

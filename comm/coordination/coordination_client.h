@@ -75,8 +75,9 @@ class CoordinationClient final : public FailureChannel {
                                                   absl::Duration timeout);
 
   /// Ends this rank, whose function has returned. Waits for those of the
-  /// others, which may need this process until then. \returns OK, or the result
-  /// of the failed job; on_failure has returned then.
+  /// others, which may need this process until then.
+  /// \returns OK, or the result of the failed job; on_failure has returned
+  ///     then.
   absl::Status Leave();
 
   /// Returns the job's failure, if it is known here.

@@ -57,8 +57,8 @@ class Dropout final : public Module {
   double p() const { return p_; }
   /// Returns AttentionOptions::dropout for the attention of queries `q` [B, T,
   /// heads, D]. It counts rows and checks as a forward does. If q is a plain
-  /// tensor with some of the heads, set AttentionDropout::first_head. \checks
-  /// that batch_dim is 0
+  /// tensor with some of the heads, set AttentionDropout::first_head.
+  /// \checks that batch_dim is 0
   AttentionDropout ForAttention(const Tensor& q);
 
  protected:

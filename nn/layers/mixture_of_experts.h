@@ -82,10 +82,10 @@ class MixtureOfExperts final : public Module {
   const MixtureOfExpertsOptions& options() const { return options_; }
 
   /// Sets the meshes before the first forward. The parameters must be
-  /// distributed accordingly (ExpertParallel does both). \error
-  /// kInvalidArgument for a rank of `experts` that is not in `batch`, for a
-  ///     `shared` with several axes, or whose ranks are not consecutive in
-  ///     `batch`.
+  /// distributed accordingly (ExpertParallel does both).
+  /// \error kInvalidArgument for a rank of `experts` that is not in `batch`,
+  ///     for a `shared` with several axes, or whose ranks are not consecutive
+  ///     in `batch`.
   absl::Status Place(ExpertPlacement placement);
 
   /// [experts, dim]

@@ -154,8 +154,8 @@ class Llama final : public Module {
   };
 
   /// Creates names and shapes on Device::Meta(), for Materialize. On the rank's
-  /// own device it is materialized at once, with seed 0. \checks
-  /// config.Validate()
+  /// own device it is materialized at once, with seed 0.
+  /// \checks config.Validate()
   explicit Llama(const LlamaConfig& config, Device device = Device::Meta());
 
   const char* type_name() const override { return "Llama"; }

@@ -35,7 +35,8 @@ namespace crosshatch::nn {
 /// The entries of its state (Stateful) are "updates", their number, and, after
 /// the first, "<parameter>.average" for each parameter.
 /// RestoreOptions::allow_missing accepts a state without any of these entries,
-/// which changes nothing. \threadsafety the rank's thread only.
+/// which changes nothing.
+/// \threadsafety the rank's thread only.
 class Ema final : public Stateful {
  public:
   struct Options {
@@ -61,8 +62,8 @@ class Ema final : public Stateful {
   /// Replaces the parameters by the averages, rounded to their dtype, for
   /// forward and checkpoints, and keeps the parameters' values. Do not call it
   /// between a forward and its backward. Until SwapOut, an optimizer's Step is
-  /// an error. \error the rank's first error; kFailedPrecondition before the
-  /// first Update
+  /// an error.
+  /// \error the rank's first error; kFailedPrecondition before the first Update
   ///     and while swapped in.
   absl::Status SwapIn();
   /// Restores the parameters bitwise.

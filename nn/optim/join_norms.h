@@ -11,10 +11,11 @@ namespace crosshatch::nn {
 /// Returns, on every rank of `over`, the norm of gradients that are on
 /// different meshes on different ranks, such as pipeline stages. The norm of
 /// each set of ranks whose parameters are on the same meshes counts once. All
-/// ranks of `over` call it and wait for each other. \param meshes the meshes of
-/// this rank's parameters; if empty, it has them alone. \param norm the norm
-/// over those meshes, the same on all of their ranks, or an
-///     error.
+/// ranks of `over` call it and wait for each other.
+/// \param meshes the meshes of this rank's parameters; if empty, it has them
+///     alone.
+/// \param norm the norm over those meshes, the same on all of their ranks, or
+///     an error.
 /// \error the rank's own error in `norm`, otherwise that of the first rank with
 ///     one, naming the rank; kFailedPrecondition naming two ranks whose sets of
 ///     ranks overlap and differ, or whose norms over the same ranks differ;

@@ -58,8 +58,8 @@ class Optimizer : public Stateful {
   const char* name() const { return name_; }
 
   /// Updates every parameter that has a gradient, on the current stream,
-  /// without waiting for it. \error the rank's first error, if a collective
-  /// failed; kInvalidArgument
+  /// without waiting for it.
+  /// \error the rank's first error, if a collective failed; kInvalidArgument
   ///     naming an invalid option, or a group without parameters;
   ///     kFailedPrecondition if no parameter has a gradient, or if one has a
   ///     gradient that was not reduced (gradient_check.h). Then nothing is
@@ -79,8 +79,8 @@ class Optimizer : public Stateful {
   /// \checks i < parameters().size()
   const OptimizerState& StateOf(size_t i) const;
   /// Replaces the state of the parameter of that name by a copy of `state`,
-  /// whose tensors are like those of StateOf. \error kNotFound naming the
-  /// parameter; kInvalidArgument for a step below 1
+  /// whose tensors are like those of StateOf.
+  /// \error kNotFound naming the parameter; kInvalidArgument for a step below 1
   ///     or beyond all runs, and for tensors of other numbers, dtypes, sizes or
   ///     layouts. Then nothing is replaced.
   absl::Status SetState(const std::string& parameter_name,

@@ -31,8 +31,8 @@ struct Schedule {
 
   /// Returns the rate of `step`, from 0. In the warmup it is peak * (step + 1)
   /// / warmup, so no step has a rate of 0; at step `warmup` it is `peak`, and
-  /// at step `steps`, the one after the run, `last`. \checks Check, and that
-  /// `step` is at least 0.
+  /// at step `steps`, the one after the run, `last`.
+  /// \checks Check, and that `step` is at least 0.
   double At(int64_t step) const;
 
   /// \error kInvalidArgument naming an invalid field.

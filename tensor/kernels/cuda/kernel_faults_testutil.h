@@ -22,10 +22,10 @@ struct KernelCall {
   std::string name;
   std::vector<kernel_test::Operand*> outputs;
   std::function<void(KernelContext&)> run;
-  /// Undefined before each call, as what it leases on a device.
+  /// Uninitialized before each call, like leased memory.
   std::vector<kernel_test::Bytes*> workspaces = {};
-  /// Mistakes that change nothing, such as "KERNEL without its last load", and
-  /// why that is so.
+  /// Faults without effect, such as "KERNEL without its last load", and the
+  /// reason.
   std::map<std::string, std::string> harmless = {};
 };
 
@@ -33,22 +33,21 @@ class KernelFaults {
  public:
   using Outputs = std::vector<kernel_test::Bytes>;
 
-  /// Leaves out, one at a time: each barrier that the call comes to and that no
-  /// call before has shown, and of each of its kernels the last load and the
-  /// last store; and has the last store write behind its place. Expects other
-  /// outputs, or the end of the program, within some orders of threads, but of
-  /// what is harmless none. Of barriers it is enough that some call shows them
-  /// (ExpectAllPlanted).
+  /// Injects faults, one at a time: skips each barrier that no earlier call has
+  /// tested, skips the last load and the last store of each kernel, and repeats
+  /// the last store at the next address. Expects that each changes the outputs
+  /// or ends the program in some order of threads, unless it is harmless. A
+  /// barrier may have no effect in some calls (ExpectAllPlanted).
   void Plant(const KernelCall& call);
 
-  /// Expects that mistakes were planted in all kernels that the sources in
-  /// `directory` launch and in all their barriers, and that all of these
-  /// showed but those in the files of `harmless`.
+  /// Expects that faults were injected into all kernels that the sources in
+  /// `directory` launch, and into all of their barriers. All must have had an
+  /// effect, except in the files of `harmless`.
   void ExpectAllPlanted(const std::string& directory,
                         const std::multiset<std::string>& harmless) const;
 
  private:
-  // By barrier, "FILE:LINE", whether some call showed that it was left out.
+  // By barrier, "FILE:LINE": whether skipping it had an effect in some call.
   std::map<std::string, bool> barriers_;
   std::set<std::string> kernels_;
 };
