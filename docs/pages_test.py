@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that the pages (*.md) agree with what they speak of.
+"""Checks that the pages (*.md) agree with the code.
 
 usage: pages_test.py TARGETS      (the output of a genquery: one label a line)
 
-* A C++ block follows a line `<!-- code: FILE#NAME -->` and is, but for the
-  indentation, what stands in FILE between the lines [NAME] and [/NAME].
+* A C++ block follows a line `<!-- code: FILE#NAME -->` and equals, except for
+  indentation, the text of FILE between the lines [NAME] and [/NAME].
 * A block after `<!-- lines: FILE... -->` consists of lines of those files.
 * The texts in the first column of a table after `<!-- texts: FILE... -->` are
-  of those files, but for the values in them. Several such lines name them all.
-* In sh blocks each line is a command that exists: its targets, configurations,
-  scripts, their arguments, flags and environment variables.
+  in those files, except for values. Several such lines list all files.
+* In sh blocks each line is a valid command: its targets, configurations,
+  scripts, their arguments, flags and environment variables exist.
 * In launch blocks, commands of launchers, the flags of train_lm exist.
-* Labels and paths of files in `code` exist, links lead to pages that are there.
+* Labels and paths of files in `code` exist, and links lead to existing pages.
 * docs/README.md lists each page.
 """
 
@@ -185,7 +185,8 @@ class Checker:
                     self.check_text(page, number, said, sources)
 
     def check_text(self, page, number, said, sources):
-        """Runs of two words or more are in the sources; others are values."""
+        """Checks that runs of two or more words are in the sources; others are
+        values."""
         words, at, values = said.split(), 0, 0
         while at < len(words):
             end = len(words)

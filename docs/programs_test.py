@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the programs that the pages tell people to run.
+"""Runs the programs of the pages.
 
-usage: programs_test.py PROGRAM...      (the programs' paths, as //pkg:name builds)
+usage: programs_test.py PROGRAM...      (the programs' paths, as //pkg:name
+builds)
 
-Each `./bazelw run //pkg:name -- ARGUMENTS` line of an sh block, once, with what
-Bazel built of it. (pages_test checks what other lines name.) A program that the
-pages name and that is not among this test's data is a failure. A training that
-is left to its default length takes 20 steps, or with CROSSHATCH_PROGRAMS=whole
-all of them.
+Runs each line `./bazelw run //pkg:name -- ARGUMENTS` of an sh block once, with
+Bazel's binary. (pages_test checks other lines.) A program that is not in this
+test's data is a failure. A training run of the default length takes 20 steps,
+or all with CROSSHATCH_PROGRAMS=whole.
 """
 
 import glob
@@ -26,7 +26,7 @@ SHORT = [] if os.environ.get("CROSSHATCH_PROGRAMS") == "whole" else ["--steps=20
 
 
 def commands():
-    """The lines, in order, each once, with the page that has it first."""
+    """Returns the distinct lines in order, with the first page of each."""
     found = {}
     for page in sorted(glob.glob("*.md") + glob.glob("docs/*.md")):
         with open(page, encoding="utf-8") as stream:
@@ -39,7 +39,7 @@ def commands():
 
 
 def run(line, programs):
-    """(exit status, output) of a line."""
+    """Returns (exit status, output) of a line."""
     words = shlex.split(line, comments=True)
     environment = dict(os.environ, BUILD_WORKING_DIRECTORY=os.environ["TEST_TMPDIR"])
     while words[0] != "./bazelw":

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Starts jobs of processes wrongly: each is one line on the whole job.
+"""Starts jobs of processes wrongly: each prints one line for the whole job.
 
 usage: bad_start_test.py PROGRAM OTHER_PROGRAM
-where both are builds of probe_program.cc, with other build ids.
+where both are builds of probe_program.cc with different build ids.
 """
 
 import os
@@ -29,7 +29,8 @@ START = "--start_timeout=10s"
 
 
 def polls(pid):
-    """Whether it has a connection, or tries to make one: gRPC has begun."""
+    """Returns whether gRPC has begun: a connection exists or is being
+    attempted."""
     fds = f"/proc/{pid}/fd"
     for fd in os.listdir(fds):
         try:
@@ -61,14 +62,15 @@ class BadStartTest(unittest.TestCase):
         return process
 
     def torchrun(self, rank, size, *flags, **variables):
-        """As torchrun starts them, whose own port is the one before."""
+        """Returns variables as of torchrun, whose own port is the previous one."""
         return self.start(rank, size, *flags, **{
             "MASTER_PORT": str(self.port - 1), "LOCAL_RANK": str(rank),
             "LOCAL_WORLD_SIZE": str(size), "TORCHELASTIC_RUN_ID": "none",
             "TORCHELASTIC_RESTART_COUNT": "0", **variables})
 
     def srun(self, rank, size, *flags, **variables):
-        """As srun --mpi=none starts them, in a job that no other test has."""
+        """Returns variables as of srun --mpi=none, for a job that no other test
+        has."""
         return self.start(rank, size, *flags, **{
             "RANK": None, "WORLD_SIZE": None, "MASTER_ADDR": None,
             "MASTER_PORT": None, "SLURM_JOB_ID": str(self.port),
@@ -78,7 +80,7 @@ class BadStartTest(unittest.TestCase):
             "CROSSHATCH_COORDINATOR": f"127.0.0.1:{self.port}", **variables})
 
     def mpirun(self, size, *flags, **variables):
-        """The lines that a job of mpirun's, which fails, prints."""
+        """Returns the lines that a failing job of mpirun prints."""
         run = subprocess.run(
             ["mpirun", "--oversubscribe", "-np", str(size), PROGRAM, *flags],
             capture_output=True, text=True, timeout=LONG,
@@ -88,8 +90,8 @@ class BadStartTest(unittest.TestCase):
                 if "program: " in line]
 
     def start_early(self, rank, size, *flags, **variables):
-        """One that looks for rank 0 by now, and does so twice a second: what rank 0
-        then waits for does not hang on how long a busy machine takes to start it."""
+        """Starts a rank that already looks for rank 0, twice a second, so that
+        the time of its start does not matter."""
         process = self.start(rank, size, *flags, **variables)
         while not polls(process.pid):
             self.assertIsNone(process.poll())
@@ -97,7 +99,7 @@ class BadStartTest(unittest.TestCase):
         return process
 
     def line(self, processes):
-        """The one line that all of them print, as they fail."""
+        """Returns the one line that all of them print when they fail."""
         said = ""
         for process in processes:
             out, error = process.communicate(timeout=LONG)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How jobs of processes end: by signals, and by each way to lose a process.
+"""Ends jobs of processes: by signals, and by each way to lose a process.
 
 usage: endings_test.py CLASS PROGRAM RUN_MPI_TEST_ON_TWO_HOSTS
-where the program is a build of probe_program.cc, and CLASS is EndingsTest,
-KillsTest or KillsOnTwoHostsTest, of which $CROSSHATCH_KILLS are tried of each
-kind, or LossesTest for what takes long, since somebody has to be missed.
+where PROGRAM is a build of probe_program.cc. CLASS is EndingsTest, KillsTest or
+KillsOnTwoHostsTest, with $CROSSHATCH_KILLS kills of each kind, or LossesTest,
+which takes long because of timeouts.
 """
 
 import os
@@ -32,7 +32,7 @@ TIMES = ["--timeout=30s", "--heartbeat_timeout=10s"]
 
 
 def children_of(parent):
-    """Those of it that live."""
+    """Returns the living children of the process."""
     found = []
     for entry in os.listdir("/proc"):
         try:
@@ -52,7 +52,7 @@ def name_of(process):
 
 
 def listening(process):
-    """The IPv4 addresses on which it listens, and "::" for IPv6."""
+    """Returns the IPv4 addresses on which it listens, and "::" for IPv6."""
     inodes = set()
     for fd in os.listdir(f"/proc/{process}/fd"):
         try:
@@ -75,7 +75,7 @@ def listening(process):
 
 
 class Job:
-    """Processes of PROGRAM, and what they print."""
+    """Processes of PROGRAM and their output."""
 
     def __init__(self, test, commands, environments):
         self.processes = []
@@ -94,7 +94,7 @@ class Job:
             raise AssertionError(line + self.processes[0].stderr.read())
 
     def end(self):
-        """The exit statuses, and the lines of the ranks' own on stderr."""
+        """Returns the exit statuses, and the ranks' own lines on stderr."""
         said = "".join(p.communicate(timeout=LONG)[1] for p in self.processes)
         return [p.returncode for p in self.processes], own_lines(said, NAME)
 
@@ -120,7 +120,7 @@ class JobsTest(unittest.TestCase):
                     for rank in started])
 
     def await_threads(self, process):
-        """Returns once it waits for others: gRPC has threads then."""
+        """Waits until the process waits for others, when gRPC has threads."""
         until = time.monotonic() + LONG
         while len(os.listdir(f"/proc/{process.pid}/task")) < 4:
             self.assertIsNone(process.poll())
@@ -133,10 +133,12 @@ class JobsTest(unittest.TestCase):
                    [{**self.environment, **variables}])
 
     def two_hosts(self, *flags, options=(), last=None, **variables):
-        """What four processes on two hosts print, by line; None: not checked.
+        """Returns the lines of four processes on two hosts, or None if not
+        checked.
 
-        After a line with the pattern `last` mpirun is ended: it would wait for
-        the other host, where a process was lost, until somebody does."""
+        Ends mpirun after a line with the pattern `last`: otherwise it would
+        wait for the host on which a process was lost.
+        """
         run = subprocess.Popen(
             [TWO_HOSTS, "4", "50", *options, PROGRAM, *flags],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -160,7 +162,7 @@ class JobsTest(unittest.TestCase):
 
 class EndingsTest(JobsTest):
     def stopped(self):
-        """The ranks whose on_stop has run, and clears that."""
+        """Returns and clears the ranks whose on_stop has run."""
         found = sorted(n for n in os.listdir(self.dir) if n.startswith("rank"))
         for name in found:
             os.remove(os.path.join(self.dir, name))
@@ -296,8 +298,8 @@ class EndingsTest(JobsTest):
         self.assertEqual(self.stopped(), [])
 
     def assert_lost(self, said, rank, ranks, all_answer=True):
-        """One line names the process; then each rank, and what it was doing: of
-        one that cannot answer any more what it told last."""
+        """Checks that one line names the process, and that each rank's activity
+        follows: the last reported one of a rank that does not answer."""
         begin = [i for i, line in enumerate(said) if "program: " in line]
         self.assertEqual(len(begin), 1, said)
         first = said[begin[0]]
@@ -393,7 +395,7 @@ class EndingsTest(JobsTest):
 
 
 class KillsCase(JobsTest):
-    """A case of processes that are killed in the middle of moving data by UCX."""
+    """Kills processes while they move data by UCX."""
 
     def setUp(self):
         super().setUp()
@@ -414,7 +416,7 @@ class KillsCase(JobsTest):
 
 
 class KillsTest(KillsCase):
-    """Processes that are lost in the middle of moving data by UCX."""
+    """Loses processes while they move data by UCX."""
 
     def shared_memory(self):
         return {name for name in os.listdir("/dev/shm") if "ucx" in name}

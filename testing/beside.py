@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the cases of a test's program beside one another: for tests of processes,
-which wait more than they compute."""
+"""Runs the cases of a test concurrently: for tests of processes, which mostly
+wait.
+"""
 
 import fnmatch
 import os
@@ -12,14 +13,13 @@ import unittest
 
 
 def main(at_once=4):
-    """Runs the cases of the program that calls it, `at_once` at a time, and ends it
+    """Runs the cases of the calling program, `at_once` at a time, and exits
     with status 1 if one has failed.
 
-    Of all of them those that sys.argv names, as Class or Class.test_case, and of
-    these those that bazel test --test_filter=PATTERN names so, if any. Each is a
-    process of its own, so nothing of Python's is shared between two, and whoever
-    asks for its parent has another one in each. What failed is printed whole, as
-    soon as its case has ended, and named in the last line.
+    Runs all cases, or those in sys.argv (Class or Class.test_case), filtered by
+    bazel test --test_filter=PATTERN. Each case is a process, so cases share no
+    Python state and have different parents. Prints the output of failed cases
+    when they end, and their names in the last line.
     """
     module = sys.modules["__main__"]
     loader = unittest.TestLoader()
@@ -68,7 +68,7 @@ def _name(case):
 
 
 def _start(case):
-    """Runs it in a new process: (its pid, (case, what it will have said, now))."""
+    """Runs a case in a new process. Returns (pid, (case, output, start time))."""
     said = tempfile.TemporaryFile("w+")
     # Otherwise the new process would print it, too.
     sys.stdout.flush()

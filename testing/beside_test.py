@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a program of cases that pass, fail, die and wait for one another."""
+"""Runs a program of cases that pass, fail, die and wait for each other."""
 
 import os
 import subprocess

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ports for the servers of a test's programs, which run beside other tests."""
+"""Ports for the servers of a test, which runs concurrently with other tests."""
 
 import socket
 
 
 def hold_port(case, count=1):
-    """The first of `count` neighbouring ports of 127.0.0.1, on which nobody
-    listens. Until `case` ends the system gives them to nobody but who names them
-    and sets SO_REUSEADDR, as servers do; of a port that is only found free it may
-    make somebody else's before the server listens."""
+    """Returns the first of `count` consecutive free ports of 127.0.0.1. Until
+    `case` ends, the system assigns them only to processes that name them and
+    set SO_REUSEADDR, as servers do. A port that is merely free might be
+    assigned to another process before the server listens."""
     while True:
         held = [bind(0)]
         port = held[0].getsockname()[1]
@@ -25,7 +25,8 @@ def hold_port(case, count=1):
 
 
 def bind(port):
-    """A socket of the port, which hold_port may have given; 0: of any."""
+    """Returns a socket on the port, which hold_port may have returned; 0: any
+    port."""
     bound = socket.socket()
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

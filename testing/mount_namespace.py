@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For tests that mount file systems: enter() starts the program again in a
-namespace of mounts of its own, which takes nothing from the machine."""
+"""For tests that mount file systems: enter() restarts the program in its own
+mount namespace, which does not affect the machine.
+"""
 
 import os
 import subprocess
@@ -11,8 +12,8 @@ _INSIDE = "CROSSHATCH_MAY_MOUNT"
 
 
 def enter(without):
-    """Call it before anything else. Where mounting is not allowed it says that
-    what `without` names is not checked."""
+    """Must be called first. If mounting is not allowed, prints that `without`
+    is not checked."""
     if _INSIDE in os.environ:
         return
     for options in (["--mount"], ["--map-root-user", "--mount"]):
@@ -36,7 +37,7 @@ def may_mount():
 
 
 class MountingTestCase(unittest.TestCase):
-    """What a test mounts goes when it ends."""
+    """Unmounts file systems when a test ends."""
 
     def setUp(self):
         self.mounted = []

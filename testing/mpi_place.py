@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the processes of a test have their files, those of MPI among them."""
+"""Directories for the files of a test's processes, including MPI's."""
 
 import os
 import shutil
@@ -7,16 +7,16 @@ import tempfile
 
 
 def make_place(case):
-    """A new directory, which goes when `case` has ended. Its name is short, for the
-    names of sockets in it."""
+    """Returns a new directory, removed when `case` ends. Its name is short
+    because names of sockets are limited."""
     place = tempfile.mkdtemp(prefix="ch", dir="/tmp")
     case.addCleanup(shutil.rmtree, place, ignore_errors=True)
     return place
 
 
 def environment_in(place):
-    """All the variables of a process that has its files in `place`. MPI names files
-    by numbers of processes, which tests in sandboxes have in common."""
+    """Returns the variables of a process with its files in `place`. MPI names
+    files by process ids, which tests in sandboxes share."""
     return {"PATH": os.environ["PATH"], "HOME": place, "TMPDIR": place,
             "OMPI_MCA_orte_tmpdir_base": place,
             "OMPI_MCA_btl_vader_backing_directory": place,

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the processes of a job print themselves, apart from what libraries print: the
-warnings of MPI and hwloc differ from one machine to the next."""
+"""The output of a job's processes without that of libraries: warnings of MPI
+and hwloc depend on the machine.
+"""
 
 import re
 
 
 def own_lines(said, program):
-    """The lines of `said` that the ranks of `program` print."""
+    """Returns the lines of `said` that the ranks of `program` print."""
     own = re.compile(rf"\[rank \d+\] |{re.escape(program)}: |"
                      # Each rank's activity.
                      r"  rank \d+ \(process |  and \d+ more|.*: check failed: ")

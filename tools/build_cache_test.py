@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Where the cache of builds lies, and that trimming keeps what was used last."""
+"""The cache's directory, and that trimming keeps the latest entries."""
 
 import importlib.machinery
 import importlib.util

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Each kind of finding of tools/lint, and its silence where all is well."""
+"""Triggers each kind of finding of tools/lint, and checks valid files."""
 
 import importlib.machinery
 import importlib.util
@@ -23,7 +23,8 @@ HEADER = CC + ("#ifndef CROSSHATCH_MESH_A_H_\n#define CROSSHATCH_MESH_A_H_\n"
 class LintTest(unittest.TestCase):
 
     def check(self, wanted, path, text):
-        """Linting `text` as the file `path` says `wanted` and nothing else."""
+        """Checks that linting `text` as the file `path` finds `wanted` and
+        nothing else."""
         found = lint.Findings()
         lint.check_file(path, text, found)
         said = found.errors + found.warnings

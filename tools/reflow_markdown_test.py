@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What tools/reflow_markdown breaks, and what it leaves alone."""
+"""What tools/reflow_markdown breaks, and what it leaves unchanged."""
 
 import importlib.machinery
 import importlib.util

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""That tests take turns by GPU. No GPU is needed: programs are shell scripts."""
+"""Tests take turns per GPU. No GPU is needed: programs are shell scripts."""
 
 import importlib.machinery
 import importlib.util

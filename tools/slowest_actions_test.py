@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The slowest actions of profiles as Bazel writes them."""
+"""The slowest actions of profiles in Bazel's format."""
 
 import gzip
 import json

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Kills, stops and ends processes of a job, and reads what the others say.
+"""Kills, stops and ends processes of a job, and checks the others' messages.
 
 usage: coordination_faults_test.py PROGRAM
 where PROGRAM is //comm/coordination:rank_process.
@@ -44,7 +44,7 @@ class Job:
             process.communicate()
 
     def said(self, *ranks):
-        """What those ranks print until they end, and that it is the same."""
+        """Returns what those ranks print until they end; all print the same."""
         texts = []
         for rank in ranks:
             _, text = self.ranks[rank].communicate(timeout=LONG)
@@ -60,7 +60,7 @@ class CoordinationFaultsTest(unittest.TestCase):
         return job
 
     def check_loss(self, job, rank, text):
-        """`rank` is named, and what the others were doing."""
+        """Checks that `rank` is named, and the activities of the others."""
         process = job.ranks[rank].pid
         self.assertIn(f"rank {rank}: process {process} on host ", text)
         for other in range(len(job.ranks)):

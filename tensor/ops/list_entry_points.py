@@ -4,10 +4,10 @@
 
 usage: list_entry_points.py HEADER...
 
-Reads the functions that headers of ops declare, and the methods of Tensor where
-tensor.h is among them, and prints the source of EntryPoints()
-(entry_points_testutil.h). What it cannot read or make an argument for is an
-error, so that nothing is left out of the test without being named here.
+Reads the functions in headers of ops, and the methods of Tensor if tensor.h is
+given. Prints the source of EntryPoints() (entry_points_testutil.h). A
+declaration that it cannot parse, or an argument that it cannot make, is an
+error, so that the test never silently omits one.
 """
 
 import os
@@ -63,7 +63,7 @@ def split(text):
 
 
 def parameters(function, text):
-    """[(type, name, default)]"""
+    """Returns [(type, name, default)]."""
     result = []
     for part in split(text):
         declared, _, default = part.partition("=")
@@ -76,7 +76,7 @@ def parameters(function, text):
 
 
 def declarations(text):
-    """[(returned type, name, parameters as text)] at the left margin."""
+    """Returns [(returned type, name, parameters as text)] at the left margin."""
     found = []
     for match in re.finditer(r"^([\w:<>]+) (\w+)\(", text, re.M):
         end, depth = match.end(), 1
@@ -129,7 +129,7 @@ def methods_of(text):
 
 
 def check_complete(paths):
-    """Whether all that ops.h includes is here."""
+    """Checks that all that ops.h includes is given."""
     given = {os.path.basename(path) for path in paths}
     for path in paths:
         if os.path.basename(path) != "ops.h":

@@ -1,13 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The public API of each package is built from the packages below it and from
-# no other, and each of its sub-packages from those before it.
+# Checks that the public API of each package depends only on the packages below
+# it, and each of its sub-packages only on the previous ones.
 # usage: layers_test.sh PACKAGE.deps... PACKAGE.STEP.above...
 set -euo pipefail
 
-# Package, and what it may be built from. Written out here again, so that a
-# change of //tools:layers.bzl alone cannot loosen the ladder.
+# Package, and its allowed dependencies. Repeated here, so that a change of
+# //tools:layers.bzl alone cannot loosen the layers.
 declare -A ladder=(
   [base]=""
   [tensor]="base"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Where there should be nothing, there is nothing.
+# Checks that a query has no results.
 # usage: nothing_test.sh WHAT QUERIED ELSEWHERE   (outputs of queries: labels;
 #        the same query finds some elsewhere)
 set -euo pipefail

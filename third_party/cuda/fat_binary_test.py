@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """usage: fat_binary_test.py OBJECT ARCHITECTURE...
 
-Expects that an object of nvcc holds code of each architecture, such as 90 for
-sm_90, and the PTX of the first, which newer devices compile: what cuobjdump
-would list, which not every toolkit has.
+Expects that an object of nvcc contains code for each architecture, such as 90
+for sm_90, and the PTX of the first, which newer devices compile. It replaces
+cuobjdump, which some toolkits lack.
 """
 
 import struct
@@ -16,7 +16,7 @@ _CODE = 2
 
 
 def section(elf, name):
-    """The bytes of a section of a 64-bit little-endian object; None without it."""
+    """Returns the bytes of a section of a 64-bit little-endian object, or None."""
     (sections,) = struct.unpack_from("<Q", elf, 40)
     size, count, names = struct.unpack_from("<HHH", elf, 58)
     headers = [struct.unpack_from("<IIQQQQ", elf, sections + i * size) for i in range(count)]
@@ -28,7 +28,7 @@ def section(elf, name):
 
 
 def entries(binary):
-    """The (kind, architecture) of all that fat binaries hold, one after another."""
+    """Yields (kind, architecture) of the contents of fat binaries."""
     found = set()
     at = 0
     while at + 16 <= len(binary):

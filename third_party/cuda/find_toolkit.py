@@ -3,16 +3,15 @@
 """Finds a CUDA toolkit, for the repository @local_config_cuda.
 
 Prints one JSON object: `nvcc` ("" without a toolkit), `includes` and
-`libraries` (a library's linker flags, or null where the toolkit has none such),
-`searched` (a line for each place looked at and what was missing there),
-`devices` (how many GPUs this machine has), `architectures` (what code is
-compiled for, from $CROSSHATCH_CUDA_ARCHITECTURES, the oldest first) and
-`nccl_version` (such as 22809 for 2.28.9, 0 without NCCL).
+`libraries` (a library's linker flags, or null if missing), `searched` (a line
+for each place with what it lacks), `devices` (the number of this machine's
+GPUs), `architectures` (to compile for, from $CROSSHATCH_CUDA_ARCHITECTURES,
+oldest first) and `nccl_version` (such as 22809 for 2.28.9, 0 without NCCL).
 
-$CUDA_HOME or $CUDA_PATH, if set, is the only place. Else it is the first of the
-usual ones, and then what Python packages bring. Those lie in a directory named
-nvidia: since CUDA 13 the whole toolkit in one directory below it, before that
-each part in one of its own; NCCL and cuDNN have their own in both.
+If set, $CUDA_HOME or $CUDA_PATH is the only place. Otherwise it uses the first
+of the usual ones, then Python packages. These are in a directory named nvidia:
+since CUDA 13 the toolkit in one subdirectory, before that in one per part. NCCL
+and cuDNN have their own.
 """
 
 import glob
@@ -36,7 +35,8 @@ def directories(root, names):
 
 
 def parts_of(place):
-    """The directories of a toolkit's parts at `place`, the compiler's first."""
+    """Returns the directories of a toolkit's parts at `place`, the compiler's
+    first."""
     if (place / "bin/nvcc").exists():
         beside = place.parent if place.parent.name == "nvidia" else None
     else:
@@ -59,7 +59,7 @@ def parts_of(place):
 
 
 def flags_of(stem, libs):
-    """Linker flags of a library; None where it is in none of `libs`."""
+    """Returns the linker flags of a library, or None if none of `libs` has it."""
     for lib in libs:
         search = ["-L%s" % lib, "-Wl,-rpath,%s" % lib]
         if stem == "libcudart" and (lib / "libcudart_static.a").exists():
@@ -73,7 +73,7 @@ def flags_of(stem, libs):
 
 
 def toolkit_at(place):
-    """The toolkit, or in its place a string: what is missing."""
+    """Returns the toolkit, or a string that says what is missing."""
     parts = parts_of(place)
     if not parts:
         return "no bin/nvcc"
@@ -102,7 +102,7 @@ def newest(pattern):
 
 
 def places(environment):
-    """What to look at, in order: a directory and how it came to be looked at."""
+    """Returns the places to search, in order, each with its origin."""
     for variable in ("CUDA_HOME", "CUDA_PATH"):
         if environment.get(variable):
             return [(environment[variable], "$" + variable)]
@@ -130,7 +130,7 @@ def find(environment):
 
 
 def architectures(environment):
-    """Compute capabilities without their dots; ValueError where they are none."""
+    """Returns compute capabilities without dots. Raises ValueError for others."""
     text = environment.get("CROSSHATCH_CUDA_ARCHITECTURES", "80,90,100")
     if not re.fullmatch(r"[1-9]\d{1,2}(,[1-9]\d{1,2})*", text):
         raise ValueError(

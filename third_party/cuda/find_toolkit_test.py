@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Toolkits laid out as installers, Debian and Python packages do, and none."""
+"""Toolkits in the layouts of installers, Debian and Python packages, and none."""
 
 import os
 import pathlib

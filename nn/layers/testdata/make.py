@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes layers.txt beside it, by PyTorch:
+"""Writes layers.txt next to this file, with PyTorch:
 
     pip install torch && python3 nn/layers/testdata/make.py
 
-A line for each layer and tensor: the layer, "y" for its result or the name of
-what the gradient is of, and the elements. Element i of tensor `salt` is
-((37 i + 11 salt) % 101 - 50) / 64: the input's salt is 0, that of the weight 1,
-of the bias 2, and of the gradient of the result 3. In float64.
+There is a line for each layer and tensor: the layer, "y" for the result or the
+name of the gradient's tensor, and the elements in float64. Element i of tensor
+`salt` is ((37 i + 11 salt) % 101 - 50) / 64. The salt is 0 for the input, 1 for
+the weight, 2 for the bias and 3 for the gradient of the result.
 """
 
 import math
