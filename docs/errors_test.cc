@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// Brings about the errors that docs/errors.md prints (its blocks named
-/// `error`), on two ranks of a mesh axis, and compares the texts.
+/// Reproduces the errors that docs/errors.md prints (its blocks named `error`)
+/// on two ranks of a mesh axis and compares the texts.
 
 #include <cstdint>
 #include <cstdlib>
@@ -24,7 +24,7 @@
 namespace crosshatch::docs {
 namespace {
 
-// The error of a run of two ranks, each of which does `work` with the
+// Runs two ranks and returns the error. Each rank calls `work` with the
 // communicator of the axis "fsdp" and waits for what it has issued.
 std::string ErrorOf(
     absl::FunctionRef<absl::Status(Communicator&, Stream&)> work) {
@@ -42,7 +42,7 @@ std::string ErrorOf(
 }
 
 TEST(ErrorsPageTest, TheTextsAreThoseOfThePage) {
-  // On adversarial streams the stream waits, not the host, as the text says.
+  // On adversarial streams the stream waits and not the host, as the text says.
   constexpr char kSeed[] = "CROSSHATCH_ADVERSARIAL_SEED";
   const KeptVariable kept(kSeed);
   unsetenv(kSeed);

@@ -2,9 +2,9 @@
 
 /// \file
 /// The code of docs/training.md, rows_of_a_rank.md, freezing_and_adapters.md,
-/// evaluation_and_generation.md, pipeline_stages.md and of two sections of
-/// fsdp.md, run on several meshes and compared with one rank. What is between
-/// the lines [name] and [/name] is printed there.
+/// evaluation_and_generation.md, pipeline_stages.md and two sections of
+/// fsdp.md. It runs on several meshes and is compared with one rank. The pages
+/// print the text between [name] and [/name].
 
 #include <algorithm>
 #include <cmath>
@@ -67,7 +67,8 @@ Batch Read(const std::vector<int64_t>& rows) {
     for (int64_t i = 0; i < kLength; ++i) {
       const int64_t at = row * kLength + i;
       tokens.push_back(static_cast<int32_t>(at * 7 % 31));
-      // Every fourth counts not, so that rows have other numbers of targets.
+      // Ignores every fourth target of some rows, so that rows have different
+      // numbers of targets.
       targets.push_back(row % 3 == 0 && i % 4 == 0
                             ? -100
                             : static_cast<int32_t>((at + 1) * 7 % 31));
@@ -84,7 +85,7 @@ nn::LlamaConfig Config() {
 
 enum class LossBy { kCrossEntropy, kOwn, kMicroBatches };
 
-// The losses of some steps on a mesh of one axis.
+// Returns the losses of some steps on a mesh of one axis.
 absl::StatusOr<std::vector<double>> Train(const ch::DeviceMesh& mesh,
                                           LossBy by) {
   nn::Llama model(Config());
@@ -102,7 +103,7 @@ absl::StatusOr<std::vector<double>> Train(const ch::DeviceMesh& mesh,
   for (int step = 0; step < kSteps; ++step) {
     if (by == LossBy::kMicroBatches) {
       // [micro_batches]
-      // What all rows of the step are divided by, the same on all ranks.
+      // The divisor of all rows' losses in the step, equal on all ranks.
       const double targets = (5 + 2) * kLength;
       CH_RETURN_IF_ERROR(
           ch::fsdp::AccumulateGradients(model, 2, [&](int64_t i) {
@@ -175,7 +176,7 @@ TEST(GuidesTest, LossesAndGradientsAreThoseOfTheWholeBatch) {
 }
 
 // [adapter]
-/// A Linear that is to be frozen, and beside it the product of two thin ones.
+/// A frozen Linear plus the product of two thin ones (LoRA).
 class Adapted final : public nn::Module {
  public:
   Adapted(int64_t in, int64_t out, int64_t rank)
@@ -345,7 +346,7 @@ absl::StatusOr<Judged> EvaluateAndGenerate(const ch::DeviceMesh& mesh) {
       const auto length = static_cast<int64_t>(tokens.size());
       const ch::Tensor logits =
           model.Forward(ch::FromValues<int32_t>({1, length}, tokens));
-      // Split by vocabulary: one row of it is made whole.
+      // The embedding is split by vocabulary, so one row is gathered.
       const ch::Tensor last =
           ch::FullTensor(ch::Slice(logits, 1, length - 1, length));
       tokens.push_back(
@@ -434,14 +435,14 @@ TEST(GuidesTest, HsdpAndMixedPrecisionTrainAsOneRankDoes) {
     ch::RunRanks(4, [&](ch::World& world) -> absl::Status {
       CH_ASSIGN_OR_RETURN(const std::vector<double> losses,
                           TrainReplicated(world, 2, mixed));
-      // A bfloat16 has 8 bits.
+      // A bfloat16 has 8 bits of precision.
       ExpectClose(losses, expected, mixed ? 2e-2 : 2e-5);
       return absl::OkStatus();
     });
   }
 }
 
-// A stage of a model of four layers.
+// A pipeline stage of a model of four layers.
 class StageModel final : public nn::Module {
  public:
   StageModel(int64_t begin, int64_t end) {
@@ -465,7 +466,7 @@ class StageModel final : public nn::Module {
   std::vector<nn::Linear*> layers_;
 };
 
-// Each stage is trained for itself; the norm and the checkpoint are of all.
+// Trains each stage on its own. The norm and the checkpoint cover both.
 absl::Status RunStages(ch::World& world, const std::string& dir) {
   // [stage_world]
   // Ranks 0 to 2 have the first layer, ranks 3 and 4 the others.
@@ -499,7 +500,7 @@ absl::Status RunStages(ch::World& world, const std::string& dir) {
       world, run, dir, {.overwrite = true, .union_of_ranks = true}));
   // [/stage_save]
 
-  // One stage of all ranks reads what two have written.
+  // A single stage on all ranks loads what two stages have saved.
   StageModel whole(0, 4);
   CH_RETURN_IF_ERROR(ch::fsdp::FullyShard(whole, all));
   CH_RETURN_IF_ERROR(whole.Materialize({.seed = 8}));
@@ -508,7 +509,7 @@ absl::Status RunStages(ch::World& world, const std::string& dir) {
   nn::CombinedState everything(
       {{"model", &of_whole}, {"optimizer", &all_moments}});
   CH_RETURN_IF_ERROR(ch::checkpoint::LoadCheckpoint(world, everything, dir));
-  // And two stages of other layers read what is theirs of it.
+  // Two stages that split the layers elsewhere load their parts.
   StageModel other(first ? 0 : 3, first ? 3 : 4);
   CH_RETURN_IF_ERROR(ch::fsdp::FullyShard(other, data));
   CH_RETURN_IF_ERROR(other.Materialize({.seed = 9}));
@@ -519,7 +520,6 @@ absl::Status RunStages(ch::World& world, const std::string& dir) {
   nn::CombinedState part({{"model", &mine}, {"optimizer", &moments}});
   CH_RETURN_IF_ERROR(ch::checkpoint::LoadCheckpoint(*stage, part, dir));
   // [/stage_load]
-  // The biases and weights are those of the whole, on every rank.
   const ch::NoGrad no_grad;
   for (const auto& [name, parameter] : whole.NamedParameters()) {
     const std::vector<float> values =
@@ -533,7 +533,7 @@ absl::Status RunStages(ch::World& world, const std::string& dir) {
       }
     }
   }
-  // And so is what the optimizer keeps.
+  // The optimizer state is equal too.
   size_t compared = 0;
   for (const auto& [name, parameter] : whole.NamedParameters()) {
     const auto mean = [](const std::optional<nn::AdamWState>& state) {
@@ -554,7 +554,7 @@ TEST(GuidesTest, StagesAreProgramsOnTheirOwnRanks) {
   ch::RunRanks(5, [&](ch::World& world) { return RunStages(world, dir); });
 }
 
-// Of `t`, without units: "plain", "R", "S(1)", "P(sum)".
+// Prints the layout of `t` without units: "plain", "R", "S(1)", "P(sum)".
 std::string LayoutText(const ch::Tensor& t) {
   if (!t.is_distributed()) return "plain";
   std::string text = ch::LayoutOf(t).ToString();
@@ -562,7 +562,7 @@ std::string LayoutText(const ch::Tensor& t) {
   return text.substr(0, text.find('/'));
 }
 
-// What is between the modules of a block of a Llama, by the edges of the
+// Returns the layouts between the modules of a Llama block, by the edges of the
 // drawing.
 absl::StatusOr<std::vector<std::string>> LayoutsInBlock(ch::World& world,
                                                         int fsdp_ranks,

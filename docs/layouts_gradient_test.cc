@@ -33,7 +33,7 @@
 namespace crosshatch::docs {
 namespace {
 
-// What was redistributed, as "from -> to".
+// Records redistributions as "from -> to".
 class RedistributionSink final : public EventSink {
  public:
   void Write(const LogEvent& event) override {
@@ -45,10 +45,10 @@ class RedistributionSink final : public EventSink {
 struct Case {
   std::string from;
   std::string to;
-  /// Of the gradient as it comes, and of that of the input.
+  /// The gradient's layout as it arrives, and that of the input's gradient.
   std::string gradient;
   std::string result;
-  /// The step between these, or "nothing".
+  /// The redistribution between the two, or "nothing".
   std::string step;
 };
 
@@ -67,8 +67,8 @@ Case ParseCase(const std::string& line) {
   return result;
 }
 
-// This rank's part of a tensor whose values do not matter but for their sum: of
-// a partial one the first rank holds `value` everywhere, others zeros.
+// Returns this rank's part of a tensor of which only the sum matters. If it is
+// partial, the first rank holds `value` everywhere and the others zeros.
 Tensor Made(const DeviceMesh& mesh, const Layout& layout, const Shape& shape,
             double value) {
   const Shape local = layout.LocalShape(shape, *mesh.coordinate());
@@ -76,7 +76,7 @@ Tensor Made(const DeviceMesh& mesh, const Layout& layout, const Shape& shape,
   return MakeDTensor(Full(local, zero ? 0 : value), mesh, layout, shape);
 }
 
-// Runs the case on one rank; `sink` is that rank's.
+// Runs the case on one rank, whose sink is `sink`.
 absl::Status RunCase(World& world, RedistributionSink& sink, const Case& c,
                      const MeshLayout& mesh_layout, const Shape& shape) {
   CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,

@@ -2,8 +2,8 @@
 
 /// \file
 /// Checks the examples of docs/layouts.md: its fenced blocks named `layout` and
-/// `plan`, in the form that the page explains. Those named `gradient` are run
-/// by layouts_gradient_test.
+/// `plan`, in the form that the page explains. layouts_gradient_test runs those
+/// named `gradient`.
 
 #include <string>
 #include <vector>
@@ -28,7 +28,7 @@ std::string CoordinateText(const MeshCoordinate& at) {
   return text + ")";
 }
 
-// A layout's example as the library would print it.
+// Prints a layout's example as the library would.
 std::string Print(const Layout& layout, const Shape& shape) {
   std::string text =
       absl::StrCat(layout.mesh().ToString(), "  ", ToString(ShapeView(shape)),
@@ -53,7 +53,7 @@ TEST(LayoutsPageTest, LayoutsArePrintedAsTheyAre) {
     const Shape shape = ParseShape(head[1]);
     ASSERT_EQ(static_cast<int>(shape.size()), layout.ndim()) << fence.where;
     EXPECT_EQ(Print(layout, shape), fence.Text()) << fence.where;
-    // Without units the placements say all.
+    // Without units the placements determine the layout.
     if (head[3].find('/') == std::string::npos) {
       EXPECT_EQ(ParseLayout(mesh, layout.ndim(), head[2]), layout)
           << fence.where;
@@ -61,7 +61,7 @@ TEST(LayoutsPageTest, LayoutsArePrintedAsTheyAre) {
   }
 }
 
-// From the page's line "[S(0)] -> [R]: ..." the two layouts.
+// Parses the two layouts of the page's line "[S(0)] -> [R]: ...".
 std::pair<std::string, std::string> Ends(const std::string& line) {
   const std::vector<std::string> sides =
       absl::StrSplit(line.substr(0, line.find(": ")), " -> ");

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// The model of docs/modules.md, trained on one rank and on several meshes by
-/// each optimizer: losses are those of one rank. What is between the lines
+/// The model of docs/modules.md. It is trained by each optimizer on several
+/// meshes, and the losses are compared with one rank's. The page prints the
+/// text between [name] and [/name].
 /// [name] and [/name] is printed there.
 
 #include <cmath>
@@ -167,7 +168,8 @@ Rows RowsOf(int rank, int ranks) {
           ch::Slice(classes, 0, begin, end)};
 }
 
-/// The sum over all ranks' rows of their losses, divided by the number of rows.
+/// Returns the sum of the losses of all ranks' rows, divided by the number of
+/// rows.
 ch::Tensor LossOf(Classifier& model, const Rows& rows) {
   return ch::CrossEntropy(
              model.Forward(rows.images), rows.classes,
@@ -253,7 +255,8 @@ absl::Status OnRanks(ch::World& world, const Method& method, int tp_ranks,
                                          sums, ch::Shape{}))
                   .ToVector<float>()[0];
             }));
-  // Sums of at most 24 products in other orders, steps that follow from them.
+  // Sums of at most 24 products run in other orders, and the steps follow from
+  // them.
   CH_EXPECT_EQ(run.losses.size(), expected.losses.size());
   for (size_t i = 0; i < run.losses.size(); ++i) {
     CH_EXPECT_NEAR(run.losses[i], expected.losses[i], 2e-5)

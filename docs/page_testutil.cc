@@ -15,7 +15,7 @@
 namespace crosshatch::docs {
 namespace {
 
-// What is between `open` at the start of `text` and `close` at its end.
+// Returns the text between a leading `open` and a trailing `close`.
 std::string Inside(const std::string& text, const std::string& open,
                    const std::string& close) {
   absl::string_view inner = text;

@@ -25,11 +25,11 @@ struct Fence {
   std::string Text() const;
 };
 
-/// The blocks of `page` (a path in the repository) that begin with ```kind.
-/// Fails a check for a page that cannot be read and for an empty block.
+/// Returns the blocks of `page` (a path in the repository) that begin with
+/// ```kind. Fails a check if it cannot read the page or if a block is empty.
 std::vector<Fence> FencesOf(const std::string& page, const std::string& kind);
 
-/// What two or more blanks separate.
+/// Splits `text` where two or more blanks are.
 std::vector<std::string> Fields(const std::string& line);
 
 /// \name Inverses of ToString

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// The pieces of C++ of docs/tensors.md. What is between the lines [name] and
+/// The C++ excerpts of docs/tensors.md, which prints the text between [name]
+/// and [/name].
 /// [/name] is printed there.
 
 #include <cstdint>

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// The op of docs/write_an_op.md, as a user writes and tests one: with public
-/// headers and public targets alone. What is between the lines [name] and
+/// The op of docs/write_an_op.md, written and tested as a user would: with
+/// public headers and public targets only. The page prints the text between
+/// [name] and [/name].
 /// [/name] is printed there.
 
 #include <bit>
