@@ -38,10 +38,10 @@ std::vector<CoreSet> Sets(const std::vector<std::string>& texts) {
 }
 
 TEST(CoreShareTest, CoresCountInPartsForAllThatMayRunOnThem) {
-  // Bound to cores of their own, and to one each.
+  // Each bound to other cores; then each to one core.
   EXPECT_EQ(CoreShare(Sets({"1111", "11110000"}), 1), 4);
   EXPECT_EQ(CoreShare(Sets({"01", "10"}), 0), 1);
-  // All on the same ones.
+  // All on the same cores.
   EXPECT_EQ(CoreShare(Sets({"111111111", "111111111", "111111111"}), 2), 3);
   EXPECT_EQ(CoreShare(Sets({"11", "11", "11"}), 0), 1);
   // Two on each half.

@@ -93,7 +93,7 @@ TEST(ErrorContextDeathTest, EndsTheMessageOfAFailedCheck) {
                "1 > 2 one is small\n  at rank 1, op matmul\n");
 }
 
-// What describes a place may itself be what is broken.
+// A context whose description fails, too.
 class Broken final : public ErrorContext {
  public:
   Broken() : ErrorContext(Kind::kOp) {}
@@ -109,7 +109,7 @@ TEST(ErrorContextDeathTest, FailsOnceIfItCannotBeDescribed) {
 }
 
 TEST(ErrorContextDeathTest, OfSeveralThreadsOneSpeaks) {
-  // All fail alike, as ranks do that run one program.
+  // Ranks of one program usually fail at the same check.
   const auto fail_everywhere = [] {
     std::vector<std::thread> threads;
     for (int i = 0; i < 8; ++i) {

@@ -14,8 +14,8 @@
 namespace crosshatch {
 namespace {
 
-// Far above what a thread needs besides its stack, sanitizers included, and far
-// below the memory of any machine, which may refuse a stack as too large.
+// Far above a thread's other memory, sanitizers included. Far below any
+// machine's memory, because the system may refuse a larger stack.
 constexpr uint64_t kStack = uint64_t{1} << 30;
 constexpr uint64_t kOther = kStack / 2;
 

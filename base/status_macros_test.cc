@@ -43,7 +43,7 @@ TEST(StatusMacrosTest, AssignOrReturnMovesTheValue) {
   EXPECT_EQ(Add(-2, 3).status(), absl::OutOfRangeError("negative"));
 }
 
-// What a program's own macro expands to is one line.
+// Expands to several uses of the macro on one line.
 #define ADD_ALL(sum, a, b)                            \
   CH_ASSIGN_OR_RETURN(const auto ch_test_a, Make(a)); \
   CH_ASSIGN_OR_RETURN(const auto ch_test_b, Make(b)); \

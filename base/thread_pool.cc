@@ -128,8 +128,8 @@ void ThreadPool::Work(int thread_index) {
 }
 
 bool ThreadPool::TakeShare(int thread_index, int64_t generation) {
-  // A call ends with all its shares taken, so that none of an earlier one is
-  // left, and a worker that comes late finds its own taken.
+  // A call ends when all its shares are taken. So a late worker finds its share
+  // taken and none of an earlier call.
   int64_t before = generation - 1;
   return taken_[static_cast<size_t>(thread_index)]
       .generation.compare_exchange_strong(before, generation,

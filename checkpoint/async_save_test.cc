@@ -289,7 +289,7 @@ TEST(AsyncSaveTest, RunsWhatComesThenOnceOnTheFirstRank) {
   EXPECT_EQ(runs, (std::vector<int>{1, 0, 0}));
 }
 
-// Ranks wait for the end of a save, which they cannot take over.
+// Ranks cannot take over the end of a save, so they wait for it.
 TEST(AsyncSaveTest, TheEndOfASaveIsNotLeftToIdleCores) {
   const std::string dir = FreshDir("async_end");
   RunRanks(2, [&](World& world) -> absl::Status {

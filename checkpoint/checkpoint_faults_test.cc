@@ -141,7 +141,7 @@ class CheckpointFaultsTest : public ::testing::TestWithParam<Case> {
     bool has_old = in_place.ok() && *in_place == 1;
     bool has_new = in_place.ok() && *in_place == 2;
     for (const auto& [path, version] : aside) {
-      // Of an old checkpoint, the index is removed first.
+      // The index of an old checkpoint is removed first.
       if (!has_new && fs::exists(path + "/" + DataFileName(0, 2)) &&
           fs::exists(path + "/" + DataFileName(1, 2))) {
         EXPECT_TRUE(version.ok()) << path << ": " << version.status();

@@ -168,7 +168,7 @@ struct Slice {
   StoredPart from;
   Tensor local;
   const nn::Parameter* parameter;
-  /// For buffers, e.g. a mask.
+  /// True for buffers, e.g. a mask.
   bool may_be_infinite = false;
 
   absl::Status Read(void* to) const {

@@ -43,7 +43,7 @@ namespace {
 // A sum in another order differs about as much as float32 differs from float64.
 // A number depends on at most four such sums.
 constexpr double kTimesFloat64 = 4;
-// For numbers that happen to agree with float64: a few roundings.
+// Allows a few roundings where the result happens to agree with float64.
 constexpr double kLeast = 4 * 0x1p-23;
 
 struct Case {

@@ -287,7 +287,7 @@ absl::Status RemoveOldSteps(const std::string& root, int keep, int64_t newest,
   if (keep <= 0) return absl::OkStatus();
   CH_ASSIGN_OR_RETURN(const std::vector<std::string> half,
                       HalfRemoved(root, files));
-  // What cannot be removed stays, but does not prevent other removals.
+  // A file that cannot be removed does not prevent other removals.
   absl::Status status;
   for (const std::string& dir : half) {
     AddError(RemoveNameless(dir, files), status);

@@ -34,8 +34,8 @@ using Json = nlohmann::json;
 // The format's limit. It also prevents the use of a corrupt length.
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 constexpr int64_t kPrefixBytes = 8;
-// Size of a read, which stays in a CPU's cache until it is copied; and the size
-// up to which a read costs a disk the same.
+// The size of a read. It stays in a CPU's cache until it is copied.
+// kPageBytes is the size up to which a disk takes the same time for a read.
 constexpr int64_t kWindowBytes = int64_t{256} << 10;
 constexpr int64_t kPageBytes = int64_t{4} << 10;
 constexpr char kMetadataKey[] = "__metadata__";

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// Saves a model, with a failure of, and a kill after, each system call. No
-/// user files and no complete weights are lost, and an error says where they
-/// are.
+/// Saves a model with a failure of each system call, and with a kill after
+/// each. Checks that no user files and no complete weights are lost, and that
+/// the error says where they are.
 
 #include <cerrno>
 #include <filesystem>

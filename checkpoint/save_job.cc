@@ -51,8 +51,8 @@ Tensor CellOf(const Tensor& data, const Box& box) {
   return local.is_contiguous() ? local : Contiguous(local);
 }
 
-/// Writes and hashes the elements of `box`, dense, a few rows at a time, so
-/// that hashed rows are still in the cache when they are written.
+/// Writes and hashes the elements of `box`, a few rows at a time, so that
+/// hashed rows are still in the cache when they are written.
 absl::StatusOr<uint64_t> WriteBox(const IndexedTensor& tensor, const Box& box,
                                   const std::string& name, const void* data,
                                   SafetensorsWriter& writer) {

@@ -16,8 +16,8 @@
 namespace crosshatch::internal {
 namespace {
 
-/// For jobs that end by a timeout. Far longer than ranks of a busy machine wait
-/// for each other, so that the right rank is reported missing.
+/// The timeout of jobs that must run into it. Long enough that ranks of a busy
+/// machine arrive in time, so that the right rank is reported missing.
 constexpr absl::Duration kShortTimeout = absl::Seconds(1);
 constexpr char kTimedOut[] = "timed out after 1s";
 

@@ -86,7 +86,7 @@ struct FaultyEngine::Group {
   GroupTraffic traffic;
   EngineFault fault;
   ControlGroup* control = nullptr;
-  // For the collective that is agreed on now.
+  // The fault and the fingerprint of the current collective.
   Kind now = Kind::kNone;
   const Fingerprint* fingerprint = nullptr;
 };

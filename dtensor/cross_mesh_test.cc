@@ -77,7 +77,7 @@ int64_t AllToAllBytes(World& world) {
 void CheckAllPairs(int ranks, const MeshOf& before, const MeshOf& after,
                    const std::vector<Shape>& shapes) {
   std::mutex mutex;
-  // By pair: the most that a rank received in an exchange, and the plan's
+  // For each pair: the most that a rank received in an exchange, and the plan's
   // value.
   std::vector<std::pair<int64_t, int64_t>> moved;
   OnTwoMeshes(

@@ -161,8 +161,8 @@ Tensor FromLocal(const Tensor& local, const DeviceMesh& mesh,
                  const Layout& layout, const Layout& grad_layout) {
   absl::StatusOr<Shape> sizes = GlobalShape(local, mesh, layout);
   if (!sizes.ok()) {
-    // The sizes are unknown. Those of an even split let the rank continue to
-    // where its error is returned.
+    // With those of an even split the rank continues until its error is
+    // returned.
     RankContext::Current().Poison(sizes.status());
     sizes = local.sizes();
     for (int d = 0; d < layout.ndim(); ++d) {

@@ -44,7 +44,7 @@ std::string PairName(const Layout& from, const Layout& to, ShapeView sizes) {
 void CheckAllPairs(const std::vector<int>& shape,
                    const std::vector<Shape>& sizes_list) {
   std::mutex mutex;
-  // By pair: the plan's cost, and the most that a rank received.
+  // For each pair: the plan's cost, and the most that a rank received.
   struct Moved {
     RedistributeCost planned;
     int64_t received = 0;
@@ -147,7 +147,7 @@ TEST(Redistribute, DoesAllReductions) {
             Differs(Redistribute(x, to), Full(sizes, expected));
         CH_EXPECT_EQ(wrong, "");
       }
-      // And back: reducing again gives the same.
+      // Making it partial and reducing again gives the same.
       const Tensor back =
           Redistribute(Redistribute(x, r), r.WithPartial(0, op));
       const std::string wrong = Differs(back, Full(sizes, expected));

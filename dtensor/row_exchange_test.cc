@@ -94,7 +94,7 @@ TEST(RowExchangeTest, MovesRowsThereAndGradientsBack) {
           CH_EXPECT_EQ(stats.bytes - bytes,
                        (Sum(rows.take) - own) * kWidth *
                            static_cast<int64_t>(sizeof(float)));
-          // For the sum of squares: twice what was sent.
+          // The gradient of the sum of squares is twice what was sent.
           CH_RETURN_IF_ERROR(Backward(crosshatch::Sum(Square(y))));
           CH_EXPECT_EQ(x.grad().ToVector<float>(),
                        Mul(x.Detach(), 2).ToVector<float>());

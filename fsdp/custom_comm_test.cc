@@ -94,7 +94,7 @@ TEST(CustomCommTest, TakesThePlaceOfGathersAndReductions) {
                                       Pair("head", 1)));
 }
 
-// The hook reduces over replicas that FullyShard does not know.
+// The hook reduces over replicas outside FullyShard's mesh.
 TEST(CustomCommTest, AHookReducesFurther) {
   const std::vector<std::vector<float>> whole =
       Gradients({{"fsdp", 4}}, Nothing);
@@ -200,7 +200,7 @@ using ErrorCase = std::tuple<bool, When, bool>;
 class CustomCommErrorTest : public testing::TestWithParam<ErrorCase> {};
 
 // An error of one rank, before or after it issued the collective, or of all
-// ranks, reaches every rank with the group's name, and nothing hangs.
+// ranks reaches every rank with the group's name. Nothing hangs.
 TEST_P(CustomCommErrorTest, ComesOutOfEveryRank) {
   const bool gathers = std::get<0>(GetParam());
   const When when = std::get<1>(GetParam());

@@ -414,8 +414,8 @@ void FsdpTree::BeforeBackward(FsdpState& state) {
 }
 
 void FsdpTree::GradientsComplete(FsdpState& state, ParamGroup& group) {
-  // If ranks may differ in using the module, nothing is reduced or freed before
-  // the end of backward, so that the order is the same on all ranks.
+  // If ranks may differ in using the module, reduces and frees nothing before
+  // the end of backward. Then the order is the same on all ranks.
   if (!state.reduce_unused()) {
     const Settings& of_module = state.settings();
     if (!settings().manual_finalization) group.gradients().Reduce(of_module);

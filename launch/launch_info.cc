@@ -141,8 +141,8 @@ void NoteWrong(const absl::Status& status, LaunchInfo& info) {
   if (info.wrong.empty()) info.wrong = std::string(status.message());
 }
 
-/// mpirun gives each job a directory and random bits of its own: a file of an
-/// earlier job that could not remove it has another name.
+/// Returns a path in mpirun's directory for the job. The job's random bits
+/// distinguish it from a leftover file of an earlier job.
 std::string RendezvousFile(const Environment& environment,
                            const LaunchInfo& info) {
   const std::string directory = Get(environment, "PMIX_SERVER_TMPDIR");
@@ -264,8 +264,8 @@ absl::Status ReadSlurm(const Environment& environment, LaunchInfo& info) {
                      ": names no host; it must be a list "
                      "such as node[01-04]"));
   }
-  // Steps of jobs that share a host get ports of their own, with luck; where
-  // not, the error names CROSSHATCH_COORDINATOR.
+  // A hash of the job gives steps on one host different ports most of the time.
+  // If they collide, the error names CROSSHATCH_COORDINATOR.
   uint32_t hash = 2166136261u;
   for (const char c : info.job) {
     hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
@@ -386,8 +386,8 @@ Environment LaunchEnvironment() {
 }
 
 std::string FirstHost(const std::string& nodes) {
-  // Of each list in brackets, of which a name may have several, the first
-  // number counts; a comma outside of brackets ends the first name.
+  // Takes the first number of each list in brackets; a name may have several
+  // lists. A comma outside of brackets ends the first name.
   std::string host;
   size_t at = 0;
   while (at < nodes.size() && nodes[at] != ',') {

@@ -147,7 +147,7 @@ INSTANTIATE_TEST_SUITE_P(
              With(Plain(), {{"MASTER_ADDR", "[fd::1]"}}),
              "a launcher of processes 3/4 local -1/-1 at [fd::1]:29500 of "
              "[fd::1]:29500 "},
-        // The job says what is wrong, if it can.
+        // If the rank can join, the job reports what is wrong.
         Case{"PlainRankIsTheSize", With(Plain(), {{"RANK", "4"}}),
              "a launcher of processes 4/4 local -1/-1 at a:29500 of a:29500 "
              "(RANK=4: must be a rank from 0 to 3, since WORLD_SIZE=4)"},
@@ -320,14 +320,15 @@ TEST(DetectLaunchTest, AnswersForAllTheRanksThatCanMeetToSayWhatIsWrong) {
   EXPECT_EQ(nobody->rank, 3);
   EXPECT_EQ(nobody->size, 0);
   EXPECT_EQ(nobody->port, 29500);
-  // A place that is wrong keeps nobody from meeting, unlike an address.
+  // Unlike a wrong address, a wrong local rank does not keep ranks from
+  // meeting.
   const auto misses = [](const Environment& environment) {
     return DetectLaunch(environment)->may_miss_others;
   };
   EXPECT_FALSE(misses(With(Plain(), {{"LOCAL_RANK", "4"}})));
   EXPECT_TRUE(misses(With(Plain(), {{"CROSSHATCH_COORDINATOR", "a"}})));
   EXPECT_TRUE(misses(With(Plain(), {{"CROSSHATCH_JOB_TOKEN", "EMPTY"}})));
-  // Without an address nobody can be told.
+  // Without an address the rank cannot report to the others.
   EXPECT_FALSE(DetectLaunch(With(Plain(), {{"MASTER_ADDR", ""}})).ok());
 }
 

@@ -71,7 +71,7 @@ TEST(LaunchPlanTest, RefusesWhatDoesNotFit) {
             "--start_timeout: must be above zero");
   EXPECT_EQ(Plan({.heartbeat_timeout = absl::ZeroDuration()}, {}),
             "--heartbeat_timeout: must be above zero");
-  // What no flag says, and what --tf32 says: one rule for both.
+  // The plan also checks options without a flag, and --tf32.
   EXPECT_EQ(Plan({.device = Device::Kind::kMeta}, {}),
             "RunOptions::device is kMeta: must be kCpu or kCuda. A run without "
             "elements is a dry run: RunOptions::engine = EngineKind::kFake, "

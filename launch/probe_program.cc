@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// A program for bad_start_test.py and endings_test.py, whose ranks have
-/// nothing to do, or fail, or end in some way, as variables say.
+/// A program for bad_start_test.py and endings_test.py. Variables select
+/// whether its ranks do nothing, fail, or end in some way.
 
 #include <dlfcn.h>
 #include <netdb.h>
@@ -42,7 +42,8 @@ bool Names(const char* name, const World& world) {
   return value == "all" || value == absl::StrCat(world.rank());
 }
 
-/// Ends this process or returns, as PROBE_FAULT says.
+/// Performs the fault named by PROBE_FAULT: ends this process or returns an
+/// error.
 absl::Status Fault(int rank) {
   const std::string fault = Variable("PROBE_FAULT");
   if (fault == "exit") std::exit(3);
@@ -67,7 +68,7 @@ absl::Status Fault(int rank) {
   }
   if (fault == "check") CH_CHECK(false) << "of the probe";
   if (fault == "checks") {
-    // By then no rank is in a collective.
+    // After this time no rank is in a collective.
     std::this_thread::sleep_for(std::chrono::seconds(1));
     CH_CHECK(rank != 0) << "of rank 0";
     CH_CHECK(rank == 0) << "of the others";
@@ -75,8 +76,8 @@ absl::Status Fault(int rank) {
   return absl::InternalError("out of luck");
 }
 
-/// The others hear of it in the middle of what they do together, between which
-/// they exchange PROBE_DATA floats each.
+/// Runs steps until a stop is requested. Each step gathers PROBE_DATA floats
+/// from each rank, so a stop or fault comes in the middle of collectives.
 absl::Status UntilStopped(World& world) {
   const auto count = std::atoi(Variable("PROBE_DATA").c_str());
   std::vector<float> mine(static_cast<size_t>(count));
@@ -104,7 +105,7 @@ absl::Status UntilStopped(World& world) {
   }
 }
 
-/// Stands for a checkpoint.
+/// Writes a file in place of a checkpoint.
 absl::Status WriteOnStop(World& world) {
   if (Names("PROBE_BAD_STOP", world)) {
     return absl::DataLossError("the disk is full");
@@ -166,8 +167,8 @@ int Main(int argc, char** argv) {
       options);
 }
 
-/// In the function of MPI's that PROBE_MPI names: sends PROBE_SIGNAL to this
-/// process if PROBE_FAULT_RANK is its rank.
+/// Sends PROBE_SIGNAL to this process if PROBE_MPI is `function` and
+/// PROBE_FAULT_RANK is this rank.
 void MeetMpi(const std::string& function) {
   std::string rank = Variable("RANK");
   if (rank.empty()) rank = Variable("OMPI_COMM_WORLD_RANK");
@@ -181,8 +182,8 @@ void MeetMpi(const std::string& function) {
 }  // namespace
 }  // namespace crosshatch
 
-// MPI lets a program stand in front of its functions, which it calls by names
-// that begin with P. There are none in a build without MPI.
+// Intercepts functions of MPI by its profiling interface (PMPI). The PMPI
+// functions are missing in a build without MPI.
 extern "C" {
 int PMPI_Init_thread(int*, char***, int, int*) __attribute__((weak));
 int PMPI_Finalize() __attribute__((weak));
@@ -197,8 +198,8 @@ int MPI_Finalize() {
   return PMPI_Finalize();
 }
 
-// What MPI calls on a file that processes are to share, as soon as that is
-// there: "ftruncate NAME" in PROBE_MPI for those whose names begin so.
+// Intercepts ftruncate, which MPI calls on a new file of shared memory:
+// "ftruncate NAME" in PROBE_MPI is a file whose name begins so.
 int ftruncate(int file, off_t bytes) noexcept {
   static const auto next =
       reinterpret_cast<int (*)(int, off_t)>(dlsym(RTLD_NEXT, "ftruncate"));

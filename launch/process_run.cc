@@ -50,8 +50,8 @@ constexpr absl::Duration kReportedWithin = absl::Seconds(5);
 
 /// Ranks that are killed together with rank 0 end within this time.
 constexpr absl::Duration kKilledTogether = absl::Milliseconds(500);
-/// How long a rank of a failed job stays under mpirun, which at the first exit
-/// with an error discards lines that it has not forwarded yet.
+/// How long a rank of a failed job stays under mpirun. At the first exit with
+/// an error mpirun discards lines that it has not forwarded yet.
 constexpr absl::Duration kForwardedWithin = absl::Milliseconds(200);
 
 Member ThisMember(const LaunchInfo& info) {
@@ -259,7 +259,7 @@ std::vector<std::pair<int, int>> Process::HostRanks() const {
 bool Process::ReportsForHost() const {
   const auto ranks = HostRanks();
   if (ranks.empty()) {
-    // By the launcher's numbers. Rank 0 is the first rank of its host.
+    // Decides by the launcher's numbers. Rank 0 is the first rank of its host.
     return info_.is_first_of_host || (info_.rank == 1 && info_.local_rank == 1);
   }
   for (const auto& [rank, pid] : ranks) {

@@ -114,7 +114,7 @@ TEST(ReachableHostTest, OthersStay) {
   // Known elsewhere by an address.
   EXPECT_EQ(ChooseHost("a", {"10.0.0.7"}, {"10.1.0.7"}), "a");
   EXPECT_EQ(ChooseHost("a", {"127.0.1.1", "10.0.0.7"}, {"10.1.0.7"}), "a");
-  // Not known: to say so is for who connects.
+  // An unknown name stays: the rank that connects reports it.
   EXPECT_EQ(ChooseHost("a", {}, {"10.1.0.7"}), "a");
   // Without a network.
   EXPECT_EQ(ChooseHost("a", {"127.0.1.1"}, {}), "a");

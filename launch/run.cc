@@ -94,7 +94,7 @@ int Run(absl::FunctionRef<absl::Status(World&)> fn,
   const std::string prefix = PrefixOf(plan->info.rank, options);
   absl::Status status;
   if (plan->engine == EngineKind::kProcesses) {
-    // The one rank of this process resets it.
+    // Reset by the only rank of this process.
     waiting.emplace();
     status = RunAsProcess(
         *plan, options, run_rank,
@@ -115,7 +115,7 @@ int Run(int argc, char** argv, absl::FunctionRef<absl::Status(World&)> fn,
       ParseFlags(argc, argv, program.substr(program.rfind('/') + 1) + ".cc");
   if (parsed.ok()) parsed = ReadLaunchFlags(options);
   if (!parsed.ok()) {
-    // So that the processes of a job report it once.
+    // Deferred, so that the processes of a job report it once.
     options.prepare = [parsed](EngineKind, int) { return parsed; };
     options.device = Device::Kind::kCpu;
     options.cuda = {};

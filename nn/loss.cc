@@ -222,7 +222,7 @@ Tensor SumOver(const Tensor& t, const DeviceMesh& mesh) {
 }
 
 // Returns `divisor`, or NaN if it is 0. On a mesh the loss sums one quotient
-// per rank, some of which would be infinite and some NaN.
+// per rank, and a quotient by 0 may be infinite.
 Tensor NanForZero(const Tensor& divisor) {
   const NoGrad no_grad;
   const DType dtype = divisor.dtype();

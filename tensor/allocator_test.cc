@@ -335,7 +335,8 @@ TEST_F(AllocatorTest, WhatIsInUseGoesBackWhenThatIsDone) {
     auto allocator = MakeCachingAllocator(
         Device::Cpu(), std::make_unique<SmallMemory>(8 * kKiB, &wrong));
     for (int round = 0; round < 30; ++round) {
-      // Of bins apart, so that each needs what the ones before it held.
+      // Sizes of different bins, so that each needs the memory of the ones
+      // before it.
       const int64_t bytes = (3 + round % 6) * kKiB;
       Block block = allocator->Allocate(bytes, kActivation, *home);
       const auto write = [data = block.data(), bytes](KernelContext&) {

@@ -214,7 +214,7 @@ TEST(HookTest, RunInOrderAroundEachNode) {
     node->AddPostHook([&log, name] { log.push_back("post " + name); });
     return node;
   };
-  // The node of a leaf lives as long as it is referenced.
+  // The node of a leaf lives only while it is referenced.
   const auto x_node = watch(x, "x");
   const auto y_node = watch(y, "y");
   watch(a, "a");

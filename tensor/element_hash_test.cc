@@ -18,7 +18,7 @@ TEST(ElementHashTest, IsOfTheElementsInTheirOrder) {
   EXPECT_NE(hash, "");
   EXPECT_EQ(HashOfElements(FromValues<float>({6}, {1, 2, 3, 4, 5, 6})), hash);
   EXPECT_NE(HashOfElements(FromValues<float>({6}, {1, 2, 3, 4, 6, 5})), hash);
-  // By strides, not in memory order.
+  // The hash follows strides, not memory order.
   EXPECT_EQ(HashOfElements(
                 Permute(FromValues<float>({3, 2}, {1, 4, 2, 5, 3, 6}), {1, 0})),
             hash);

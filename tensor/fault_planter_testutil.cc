@@ -10,7 +10,7 @@
 
 namespace crosshatch {
 
-// A point of a planted stream, which knows its number in the log.
+// An event of a planted stream, with its number in the log.
 class FaultPlanter::Point final : public Event::State {
  public:
   Point(FaultPlanter& planter, Event event, int stream, int64_t id)
@@ -28,7 +28,7 @@ class FaultPlanter::Point final : public Event::State {
 
   int stream() const { return stream_; }
   int64_t id() const { return id_; }
-  /// What the device's own streams know.
+  /// Returns the wrapped event, for the device's own streams.
   const Event& event() const { return event_; }
   bool IsOf(const FaultPlanter& planter) const { return &planter_ == &planter; }
 
@@ -159,7 +159,7 @@ class FaultPlanter::PlantedAllocator final : public Allocator {
       home = planter_.streams_[static_cast<size_t>(Index(stream) + 1) %
                                planter_.streams_.size()];
     }
-    // Before the allocator's waits, which it then knows the reason of.
+    // Logged before the allocator's waits, so that the log has their reason.
     log.leases.push_back({.stream = stream.name(),
                           .memory_class = block.memory_class(),
                           .bytes = block.bytes(),

@@ -32,8 +32,8 @@ TEST(LaunchTest, IssuesToTheCurrentStream) {
   EXPECT_EQ(x.ToVector<float>(), (std::vector<float>{3, 3}));
 }
 
-// Its input may not have been written: a kernel that checks its indices must
-// not end the process before the error is reported.
+// The input of a skipped kernel may not have been written. A kernel that checks
+// its indices must not end the process before the error is reported.
 TEST(LaunchTest, APoisonedRankSkipsWhatIsStillToRun) {
   for (const uint64_t seed : {0, 1}) {
     RankContext rank({.adversarial_seed = seed});

@@ -86,7 +86,7 @@ class FaultyOp final : public Op {
 };
 
 absl::Status BackwardThrough(FaultyOp::Fault fault) {
-  // For an input that is not a leaf: the graph has its sizes.
+  // The input is not a leaf, so the graph has its sizes.
   const Tensor between = Mul(Leaf({1, 2}), 2.0);
   return BackwardOfSum(Apply1(FaultyOp(fault), {&between, 1}));
 }

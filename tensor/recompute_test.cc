@@ -75,7 +75,7 @@ TEST(RecomputedTest, HasSeveralInputsAndOutputs) {
     const Tensor b = Leaf({2, 3}, 2);
     const auto forward = [](TensorSpan in) -> TensorList {
       EXPECT_FALSE(in[2].defined());
-      // The first is an input as it is, the third is not used later.
+      // The first output is an input itself; the third is not used later.
       const Tensor product = Mul(in[0], in[1]);
       return {in[0], Exp(product), Square(in[1])};
     };
@@ -221,7 +221,7 @@ TEST(RecomputedTest, FindsWhatItCapturedInForward) {
         return {Mul(run(inner, Tanh(in[0])), Captured(factor))};
       };
       const Tensor x = Leaf({5}, 1);
-      // Two forwards, each with a factor of its own, before their backwards.
+      // Two forwards with different factors, both before their backwards.
       const Tensor first = Sum(run(outer, Tanh(x)));
       factor = 3;
       squares = false;

@@ -31,7 +31,7 @@ TEST(ShapeTest, IsContiguous) {
   // The stride of a dim of size 1 is never used.
   EXPECT_TRUE(IsContiguous({2, 1, 3}, {3, 99, 1}));
   EXPECT_FALSE(IsContiguous({2, 1, 3}, {0, 3, 1}));
-  // Nothing to be out of place.
+  // A shape without elements is contiguous with any strides.
   EXPECT_TRUE(IsContiguous({0, 3}, {77, 5}));
   EXPECT_TRUE(IsContiguous({3, 0}, {77, 5}));
   EXPECT_TRUE(IsContiguous({3, 0, 2}, {9, 9, 9}));

@@ -75,7 +75,7 @@ TEST(TensorTest, ViewsShareTheStorage) {
   EXPECT_THAT(backward.ToVector<float>(), ElementsAre(6, 5, 4, 3, 2, 1));
   const Tensor broadcast = MakeView(x.storage(), 1, {3, 1}, {0, 0}, kFloat32);
   EXPECT_THAT(broadcast.ToVector<float>(), ElementsAre(2, 2, 2));
-  // Nothing can lie outside.
+  // A view without elements may begin outside of the storage.
   const Tensor none = MakeView(x.storage(), 100, {0, 7}, {7, 1}, kFloat32);
   EXPECT_EQ(none.raw_data(), nullptr);
   EXPECT_THAT(none.ToVector<float>(), IsEmpty());

@@ -24,7 +24,7 @@
 namespace crosshatch {
 namespace {
 
-// What users write.
+// A queue as users write it.
 class Queue {
  public:
   void Push(Tensor tensor) {
@@ -51,7 +51,7 @@ std::vector<float> Batch(int step) {
 }
 
 float SumOfBatch(const Tensor& batch) {
-  // By way of a strided read and a product.
+  // Uses a strided read and a product.
   const Tensor square = MatMul(View(batch, {2, 2}), Ones({2, 2}));
   return Sum(Transpose(square, 0, 1)).ToVector<float>()[0];
 }
@@ -128,7 +128,8 @@ TEST_P(LoaderTest, MayReuseMemoryOnlyAfterTheRanksWork) {
   Queue to_loader, to_rank;
   std::thread loader([&] {
     for (int step = 0; step < 100; ++step) {
-      // Of one size: what comes back is what the next one would lie in.
+      // All of one size, so that the next tensor would reuse the memory of a
+      // returned one.
       to_rank.Push(Full({64}, step));
       to_loader.Pop();
     }
@@ -224,7 +225,7 @@ TEST(ThreadsDeathTest, ARanksTensorsAreUsedOnItsThreadOnly) {
       "in the context of another thread's rank 5");
 }
 
-// What ranks may share is written by nobody.
+// Tensors that ranks may share must not be written.
 struct Write {
   std::string name;  ///< In the message.
   std::function<void(const Tensor&)> run;
@@ -250,7 +251,7 @@ TEST_P(SharedBatchDeathTest, IsNotWrittenByARank) {
       "give it to several ranks: nobody writes to it any more; write to a "
       "Clone of it\n  at rank 1";
   EXPECT_DEATH(write.run(batch_), refusal);
-  // So is a part of it, outside of the graph too.
+  // A view outside of the graph is refused, too.
   EXPECT_DEATH(write.run(View(batch_.Detach(), {4})), refusal);
   EXPECT_FALSE(batch_.IsUnique());
   write.run(Clone(batch_));
@@ -300,8 +301,8 @@ TEST(ThreadsDeathTest, ALeafOfAnotherThreadGetsNoGradient) {
   EXPECT_EQ(Sum(leaf.Detach()).ToVector<float>()[0], 4);
 }
 
-// Nor does a leaf below the thread's own computation. Its graph is not run,
-// because several ranks would release its nodes.
+// A leaf below the thread's own computation gets no gradient either. Its graph
+// is not run, because several ranks would release its nodes.
 TEST(ThreadsDeathTest, AGraphOfAnotherThreadIsNotRun) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   Tensor computed;

@@ -45,8 +45,8 @@ struct Features {
            parts % ranks == 0;
   }
 
-  // Returns the unit of local shards as plain tensors. Each rank's shard has to
-  // fit the local shards of other modules (the keys of its query heads), so
+  // Returns the unit of local shards as plain tensors. Each rank's shard must
+  // fit the local shards of other modules, e.g. the keys of its query heads. So
   // units are split only if no rank has parts of two.
   int64_t LocalUnitFor(int ranks) const {
     const int64_t parts = subunit == 0 ? 0 : size / subunit;

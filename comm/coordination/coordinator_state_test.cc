@@ -174,7 +174,8 @@ TEST(CoordinatorStateTest, StrangersDoNotDisturbTheJob) {
   // These connections may be the missing ranks, so they wait for the outcome.
   EXPECT_THAT(job.Register(50, MemberOf(1, 2), "tokem"), IsEmpty());
   EXPECT_THAT(job.Register(51, MemberOf(1, 2), ""), IsEmpty());
-  // At most as many as the job has ranks, and none with rank 0, which is here.
+  // As many strangers may wait as the job has ranks. None may have rank 0,
+  // which has registered.
   EXPECT_THAT(job.Register(54, MemberOf(1, 2), ""),
               ElementsAre("54 refused the token is not this job's: give all "
                           "ranks the same CROSSHATCH_JOB_TOKEN and "

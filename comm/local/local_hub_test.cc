@@ -212,7 +212,7 @@ TEST(LateWaitTest, TheRootIsTheWaitThatNoOtherExplains) {
   EXPECT_EQ(RootOf({Wait("a", 9, {2}, {0}), Wait("b", 8, {0}, {1}),
                     Wait("c", 7, {3}, {2})}),
             1u);
-  // Of several roots, the oldest.
+  // The oldest of several roots.
   EXPECT_EQ(RootOf({Wait("a", 3, {2}, {0}), Wait("b", 8, {3}, {1})}), 1u);
   // A cycle of ranks; the waits do not contain their streams.
   EXPECT_EQ(RootOf({Wait("a", 3, {1}, {0}), Wait("b", 8, {0}, {1})}), 1u);

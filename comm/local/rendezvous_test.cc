@@ -102,7 +102,7 @@ TEST(Rendezvous, ShowsEachMemberWhatTheOthersWrote) {
   EXPECT_THAT(wrong, testing::Each(0));
 }
 
-// Nothing keeps a member that has its blobs from coming again.
+// A member that has its blobs may enter the next round at once.
 TEST(Rendezvous, GathersTheBlobsOfAll) {
   constexpr int kThreads = 4;
   Party party(kThreads);

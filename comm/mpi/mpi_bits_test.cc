@@ -105,7 +105,7 @@ std::vector<Case> Cases() {
       }
     }
   }
-  // In many pieces, all of which are packed and unpacked.
+  // Large enough for many pieces, each packed and unpacked.
   for (CollectiveKind kind :
        {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter,
         CollectiveKind::kAllReduce, CollectiveKind::kAllToAll,
@@ -131,7 +131,7 @@ absl::Status RunCases(World& world,
                           c.kind == CollectiveKind::kAllToAll;
     const int64_t sent = to_all ? c.count * n : c.count;
     const int64_t received = from_all ? c.count * n : c.count;
-    // With gaps, every third element is one.
+    // Of a strided list, every third element is a gap.
     const int64_t spread = c.strided ? 3 : 2;
     std::vector<std::byte> numbers =
         Numbers(c.dtype, static_cast<size_t>(sent * spread / 2 + 3),

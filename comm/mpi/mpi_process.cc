@@ -260,7 +260,7 @@ void MpiProcess::End() {
   if (!process.had_job_) process.is_in_step_ = process.started_;
   if (!process.CanBeFinalised()) return;
   process.Finalise();
-  // Also if MPI goes on because the program has started it.
+  // Breaks this process's use of MPI even if the program keeps MPI running.
   process.Break(absl::FailedPreconditionError("EndMpi has been called in it"));
 }
 
@@ -308,9 +308,9 @@ absl::Status MpiProcess::Start() {
       MpiStatus(MPI_Initialized(&initialised), "MPI_Initialized"));
   int level = MPI_THREAD_SINGLE;
   if (initialised == 0) {
-    // By default PMIx shares memory, and a lock in it, with mpirun. A process
-    // that is killed while it holds the lock blocks mpirun for ever. "hash"
-    // uses messages instead.
+    // By default PMIx shares memory with mpirun, including a lock. A process
+    // killed while holding the lock blocks mpirun forever. "hash" uses messages
+    // instead.
     setenv("PMIX_MCA_gds", "hash", /*overwrite=*/0);
     ListenNowhereOnOneHost();
     CH_RETURN_IF_ERROR(MpiStatus(

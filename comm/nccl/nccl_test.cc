@@ -128,8 +128,8 @@ absl::Status ReduceAndWait(World& world) {
 
 constexpr NcclOptions kCollectives = {.least_collective_bytes = 0};
 
-// For jobs that end by a timeout. Far longer than ranks of a busy machine wait
-// for each other.
+// The timeout of jobs that must run into it. Long enough that ranks of a busy
+// machine arrive in time.
 constexpr absl::Duration kShortTimeout = absl::Seconds(1);
 
 TEST(NcclEngineTest, NamesTheCollectiveInWhichADeviceHangs) {

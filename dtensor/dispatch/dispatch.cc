@@ -177,9 +177,9 @@ struct ViewResult {
   PartInfo info;
 };
 
-// If the global strides allow a view, the result aliases the operand on every
-// rank, or is kAliasOrCopy if some rank's part may have to be copied. If they
-// do not, it is a copy on every rank. May replace `output`.
+// Returns an alias of the operand on every rank if the global strides allow a
+// view. Returns kAliasOrCopy if some rank's part may have to be copied.
+// Otherwise copies on every rank. May replace `output`.
 ViewResult FinishView(const Op& op, const Tensor& input,
                       const DispatchPlan& plan, const Shape& sizes,
                       Tensor& output) {
@@ -218,8 +218,8 @@ ViewResult FinishView(const Op& op, const Tensor& input,
   return {*std::move(strides), std::move(info)};
 }
 
-// Returns the part of a result that is no view: contiguous, and in memory of
-// its own, whatever the op or the user's program returned.
+// Returns the part of a result that is not a view: contiguous, and in its own
+// memory, whatever the op or the user's program returned.
 Tensor OwnPart(Tensor&& part, TensorSpan inputs) {
   const bool shared =
       !(part.IsOnlyHandle() && part.storage().use_count() == 1) &&

@@ -12,7 +12,7 @@
 namespace crosshatch {
 namespace {
 
-// By axis, as the table in the header says.
+// Decides for one axis by the table in the header.
 bool Fits(const AxisState& state, const AxisState& grad, bool border) {
   if (state.is_partial() && border && state.op != ReduceOp::kSum) return false;
   if (grad.is_partial()) {

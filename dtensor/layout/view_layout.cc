@@ -212,9 +212,9 @@ class ViewSolver {
     return Assign(0);
   }
 
-  // A unit divides the elements of the first rank together with those of the
-  // ranks that differ from it along axes that split single elements, because
-  // these are whole units.
+  // Collects the possible units: divisors of the elements of the first rank
+  // together with ranks that differ along axes that split single elements. Such
+  // ranks together hold whole units.
   void CollectUnits() {
     units_.clear();
     for (unsigned fine = 0; fine < 1u << axes_.size(); ++fine) {
@@ -233,7 +233,8 @@ class ViewSolver {
     units_.erase(std::unique(units_.begin(), units_.end()), units_.end());
   }
 
-  // Of ranks that differ along other axes only, one is sufficient.
+  // Returns whether `at` is the representative of ranks that differ along other
+  // axes only.
   bool OfOtherAxes(const MeshCoordinate& at) const {
     for (int axis = 0; axis < mesh_.ndim(); ++axis) {
       const bool of_group =

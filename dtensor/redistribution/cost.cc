@@ -9,7 +9,7 @@
 namespace crosshatch {
 namespace {
 
-/// Returns whether ranks write the step's result to memory of its own.
+/// Returns whether ranks allocate memory for the step's result.
 bool Allocates(const RedistributeStep& step) {
   if (step.communicates()) return true;
   if (step.kind != RedistributeStepKind::kToPartial) return false;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// Random redistributions, run by a one-thread interpreter of their plans and
-/// compared with a dense tensor. CROSSHATCH_FUZZ_SEED sets the seed,
-/// CROSSHATCH_FUZZ_CASES the number of cases on one mesh; half as many are
+/// Runs random redistributions in a one-thread interpreter of their plans and
+/// compares them with a dense tensor. CROSSHATCH_FUZZ_SEED sets the seed.
+/// CROSSHATCH_FUZZ_CASES sets the number of cases on one mesh; half as many are
 /// between meshes.
 
 #include <algorithm>

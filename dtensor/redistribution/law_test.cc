@@ -80,7 +80,7 @@ TEST(RedistributeLawTest, OnlyWhatChangesItsOwnerMoves) {
   for (const std::vector<int>& sizes : {std::vector<int>{2, 2}, {2, 3}}) {
     const MeshLayout mesh = OracleMesh(sizes);
     for (const Shape& shape : {Shape{12, 2}, Shape{8, 2}, Shape{7, 3}}) {
-      // Of a split in one order of the axes and in the other, both ways.
+      // Between the two orders of the axes, in both directions.
       const Layout r = Layout::Replicated(mesh, 2);
       const Layout plain = r.WithDim(0, {.axes = {0, 1}});
       const Layout strided = r.WithDim(0, {.axes = {1, 0}});

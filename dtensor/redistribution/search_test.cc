@@ -31,7 +31,7 @@ struct Case {
   int ndim;
   std::vector<ReduceOp> ops;
   std::vector<Shape> shapes;
-  /// Of 1000 pairs of layouts, how many.
+  /// The share of layout pairs that are searched, in thousandths.
   int per_mille = 1000;
 };
 

@@ -132,8 +132,7 @@ class Solver {
     return true;
   }
 
-  // Returns every way to split each factor by some of the axes by which some
-  // input splits it.
+  // Returns all splits of each factor by axes that split it in some input.
   std::vector<std::vector<DimSharding>> Options() const {
     std::vector<std::vector<DimSharding>> options(candidates_.size());
     for (size_t f = 0; f < candidates_.size(); ++f) {
@@ -217,7 +216,7 @@ class Solver {
   std::optional<ReduceOp> Kept(int axis) const {
     if (rule_.linearity == Linearity::kNone) return std::nullopt;
     if (rule_.fixed_input >= 0 && rule_.linearity != Linearity::kMultilinear) {
-      // What is written to a partial destination becomes partial, too.
+      // Values written to a partial destination become partial, too.
       const AxisState& written =
           call_.inputs[rule_.fixed_input].layout.state_of_axis(axis);
       const bool keeps =

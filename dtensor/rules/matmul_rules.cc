@@ -61,8 +61,8 @@ RuleResult MatMulRule(const RuleCall& call) {
       call, MatMulFactors(call.inputs[0].sizes, call.inputs[1].sizes, op.spec));
 }
 
-// A product whose layout differs from its destination's: it is computed in
-// memory of its own, redistributed and written.
+// Computes a product whose layout differs from its destination's: in a
+// temporary, which is redistributed and written.
 class MatMulThenWrite final : public LocalProgram {
  public:
   MatMulThenWrite(Layout from, Layout to, Shape sizes)

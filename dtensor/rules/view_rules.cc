@@ -36,9 +36,9 @@ Layout WithSinglesWhole(const RuleInput& input, ShapeView out) {
   return all;
 }
 
-// Returns the layout to which the fewest bytes bring a view's input, of those
-// for which the result has a layout: some axes keep their split, others
-// replicate, or one of them splits another dim of the result.
+// Returns the layout of a view's input that takes the fewest bytes to reach and
+// for which the result has a layout. Some axes keep their split, others
+// replicate, or one splits another dim of the result.
 Layout CheapestForView(const RuleInput& input, ShapeView out) {
   const RedistributeCostModel model;
   Layout best = input.layout;

@@ -257,7 +257,7 @@ TEST(ShadowDeathTest, IsNeitherWrittenNorUsedOnceItsSourceWas) {
         },
         "random values for an expanded tensor");
   }
-  // With one row here, no two elements of the part share memory.
+  // With one row on this rank, no two elements of the part share memory.
   dies(
       [](const DeviceMesh& mesh) {
         NoGrad no_grad;

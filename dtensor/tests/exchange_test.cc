@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What reductions, scans and sorts along a split dim exchange: results of the
-// ranks' parts, never the tensor. op_rules_test checks the values.
+// Checks that reductions, scans and sorts along a split dim exchange results of
+// the ranks' parts, never the tensor. op_rules_test checks the values.
 #include <gtest/gtest.h>
 
 #include <cstdint>

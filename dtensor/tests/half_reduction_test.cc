@@ -16,13 +16,13 @@
 namespace crosshatch {
 namespace {
 
-// Reductions in 16 bits. The parts of ranks stay in f32 until they are
-// combined, so that a mesh gives the result of one rank, although parts exceed
-// the range of f16 or would be rounded separately.
+// Reductions in 16 bits. The ranks' parts stay in f32 until they are combined.
+// So a mesh gives the result of one rank even if a part exceeds the range of
+// f16 or would be rounded.
 
 struct HalfCase {
   const char* name;
-  // Of ten rows.
+  // One value for each of ten rows.
   std::vector<float> rows;
   std::function<Tensor(const Tensor&)> reduce;
   // Whether pending sums of the input give the same result.
@@ -35,8 +35,8 @@ struct HalfCase {
 void PrintTo(const HalfCase& c, std::ostream* out) { *out << c.name; }
 
 std::vector<HalfCase> HalfCases() {
-  // Five rows add up to 76,800, beyond the range of f16, and ten to 1,024, with
-  // so few bits that pending parts of them are exact, too.
+  // Five rows add up to 76,800, beyond the range of f16. Ten add up to 1,024.
+  // Their few bits keep pending parts exact, too.
   const std::vector<float> sums = {15360,  15360,  15360,  15360,  15360,
                                    -15360, -15360, -15360, -15360, -14336};
   const std::vector<float> products = {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// Random redistributions between rank threads, on one mesh and between meshes,
-/// compared with a dense tensor. CROSSHATCH_FUZZ_SEED sets the seed,
-/// CROSSHATCH_FUZZ_LOCAL_CASES the number of cases on one mesh; an eighth as
-/// many are between meshes.
+/// Runs random redistributions between rank threads, on one mesh and between
+/// meshes, and compares them with a dense tensor. CROSSHATCH_FUZZ_SEED sets the
+/// seed. CROSSHATCH_FUZZ_LOCAL_CASES sets the number of cases on one mesh; an
+/// eighth as many are between meshes.
 
 #include <gtest/gtest.h>
 

@@ -125,7 +125,7 @@ std::vector<RuleCase> ViewCases() {
       {"select the only one",
        {{{3, 1, 2}}},
        [](T t) { return Select(t[0], 1, -1); }},
-      // No dim is left of which a rank could have more.
+      // The result has no dims, so no rank can have more of one.
       {"select the only one of a vector",
        {{{1}}},
        [](T t) { return Select(t[0], 0, 0); }},

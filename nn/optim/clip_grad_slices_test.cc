@@ -31,7 +31,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int kSlices = 2;
 constexpr int kRanksOfASlice = 2;
 
-// What the slices hold for one parameter.
+// The contents of the slices for one parameter.
 enum class Kind {
   kCopy,
   kOther,

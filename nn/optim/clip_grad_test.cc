@@ -298,8 +298,7 @@ TEST(ClipGradNormTest, NamesWhatIsNotFinite) {
 
 TEST(ClipGradNormTest, ScalesByTheFormulaThatItStates) {
   const double infinity = std::numeric_limits<double>::infinity();
-  // For the norm 5, the coefficient of 5 + 1e-6 is below 1 and that of 5.1 is
-  // not.
+  // With norm 5 and max_norm 5 the coefficient is below 1; with 5.1 it is not.
   for (const double max_norm : {0.0, 0.5, 5.0, 5.1, infinity}) {
     const auto p = WithGrad("p", FromValues<float>(Shape{2}, {3, -4}));
     const double factor = std::min(1.0, max_norm / (5 + 1e-6));

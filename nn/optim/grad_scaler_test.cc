@@ -164,7 +164,7 @@ TEST(GradScalerTest, ARankWithoutGradientsHearsOfAnOverflow) {
   }
 }
 
-// What the optimizer of a pipeline's second stage holds.
+// The parameters of the optimizer of a pipeline's second stage.
 enum class Stage { kShards, kPlain, kFrozen, kPlainAndFrozen, kNothing };
 
 TEST(GradScalerTest, StagesMayHoldNothingThatIsDistributed) {

@@ -210,8 +210,8 @@ TEST(OptimizersTest, NameOptionsThatMakeNoUpdate) {
       HasSubstr("Lion: group 0's beta2 is at least 0 and below 1"));
 }
 
-// On one rank the missing gradient is certain. With several, a rank may have
-// none of its own and nobody else notices.
+// On one rank the gradient is certainly missing. Of several ranks, one may have
+// none and the others do not notice.
 TEST(OptimizersTest, WarnOnceOfNoGradientOnARankOfSeveral) {
   CH_SKIP_ON(TestEngine::kMpi, "captures the output of one process");
   const auto step_twice = [](World& world) -> absl::Status {

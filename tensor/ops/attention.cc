@@ -308,7 +308,7 @@ Tensor CausalAttention(const Tensor& q, const Tensor& k, const Tensor& v,
 Tensor AlibiSlopes(int64_t heads) {
   CH_CHECK_GE(heads, 0) << "AlibiSlopes";
   std::vector<float> slopes;
-  // For `count`, a power of two: every `step`th slope from the first on.
+  // Appends every `step`th of the slopes for `count` heads, a power of two.
   const auto append = [&](int64_t count, int64_t step) {
     for (int64_t i = 1; i <= count && std::ssize(slopes) < heads; i += step) {
       slopes.push_back(static_cast<float>(std::exp2(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is written; histories of what is written are in autograd_test.cc.
+// Checks the values written. autograd_test.cc checks their histories.
 #include "crosshatch/tensor/ops/in_place.h"
 
 #include <vector>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program of many ops gives the same bits whether its streams run inline or
-// at an adversary's pace, and takes the same memory whether it computes or not.
+// Checks that a program of many ops gives the same bits on inline and on
+// adversarial streams. It also takes the same memory with and without
+// computation.
 #include <cmath>
 #include <memory>
 #include <vector>
