@@ -25,7 +25,7 @@ CheckFailureHandler::Handle& Handler() {
   return handler;
 }
 
-// The process ends with the first check that fails; nothing resets it.
+// Never reset, because the process ends with the first check that fails.
 std::atomic<bool> has_failed = false;
 thread_local bool fails_here = false;
 // The text to print if describing the error context fails in turn.
@@ -64,8 +64,9 @@ CheckFailure::~CheckFailure() {
   }
   fails_here = true;
   if (has_failed.exchange(true)) {
-    // Ranks that run one program fail alike. The first one prints and ends the
-    // process, unless it waits for something that this thread holds.
+    // Ranks of one program usually fail at the same check. The first one prints
+    // and ends the process, unless it waits for something that this thread
+    // holds.
     std::this_thread::sleep_for(std::chrono::seconds(10));
     std::abort();
   }

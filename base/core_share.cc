@@ -37,7 +37,7 @@ int CoreShare(const std::vector<CoreSet>& sharers, size_t self) {
                        sharers.begin(), sharers.end(),
                        [core](const CoreSet& each) { return each[core]; }));
   }
-  // Thirds add up to a little less than one.
+  // The sum of three thirds is a little less than one.
   return std::max(1, static_cast<int>(share + 1e-6));
 }
 

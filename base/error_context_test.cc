@@ -78,7 +78,7 @@ TEST(ErrorContextTest, GoesWithWorkToOtherThreads) {
   std::thread(work).join();
   EXPECT_EQ(full,
             "rank 2, module up (Linear), gradient of matmul, op mul of f32[2]");
-  // The link of the gradient has no name of an op.
+  // The gradient's link has no op name.
   EXPECT_EQ(short_of_it, "rank 2, module up (Linear), op mul");
   EXPECT_EQ(adopted, "rank 2");
   EXPECT_EQ(after, "rank 2, op of another");

@@ -14,7 +14,7 @@
 namespace crosshatch {
 namespace {
 
-/// The status of a process that ends with `line`, and what it printed.
+/// The status and the output of a process that ends with `line`.
 struct Ending {
   int status = 0;
   std::string printed;

@@ -119,8 +119,8 @@ bool WaitGraph::FindStuckPath(AgentId from) {
 
 WaitGraph::Stalls WaitGraph::FindStalls(AgentId changed) {
   Stalls stalls;
-  // Whatever became stuck by this step, became so by a path through the agent
-  // that made it; the usual answer is no, after a short search.
+  // Any agent stuck by this step waits on a path through `changed`. Usually
+  // none is, and the search is short.
   if (!IsStuck(changed)) return stalls;
   for (size_t i = 0; i < agents_.size(); ++i) {
     Agent& agent = agents_[i];

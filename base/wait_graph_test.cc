@@ -144,8 +144,8 @@ TEST(WaitGraph, CallbacksRunAfterALockIsReleased) {
   EXPECT_TRUE(told);
 }
 
-/// The slow definition: an agent can go on if it runs, is an idle queue whose
-/// issuer can go on, or waits for agents that all can. Everybody else is stuck.
+/// Defines stuck agents directly, but slowly. An agent can go on if it runs, is
+/// an idle queue whose issuer can go on, or waits for agents that all can.
 class Reference {
  public:
   enum State { kRunning, kIdle, kWaiting, kFinished };

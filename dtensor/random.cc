@@ -14,8 +14,8 @@
 namespace crosshatch {
 namespace {
 
-// The finalizer of SplitMix64: every bit of the result depends on every bit of
-// x.
+// Mixes bits by the finalizer of SplitMix64: every bit of the result depends on
+// every bit of x.
 uint64_t Mix(uint64_t x) {
   x += 0x9e3779b97f4a7c15u;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;

@@ -106,7 +106,7 @@ class ClassParallelCrossEntropy final : public LocalProgram {
   const int64_t classes_;
 };
 
-// The dims of targets, then the classes.
+// One factor for each dim of the targets, then one for the classes.
 struct ClassFactors {
   ClassFactors(const RuleCall& call, const Shape& logits) {
     CH_CHECK(!logits.empty()) << DescribeCall(call);

@@ -14,7 +14,7 @@
 namespace crosshatch {
 namespace {
 
-// The batch dims, then m, n and k, of (a, b) -> out.
+// One factor for each batch dim, then m, n and k, of (a, b) -> out.
 FactorRule MatMulFactors(ShapeView a, ShapeView b, const MatMulSpec& spec) {
   const Shape out = MatMulSizes(a, b, spec);
   const size_t a_batch = a.size() - 2;

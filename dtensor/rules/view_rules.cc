@@ -107,8 +107,8 @@ RuleResult ViewRule(const RuleCall& call) {
       << "dims that are merged or split to Replicate, which gathers them";
   RuleResult result;
   result.inputs = {std::move(taken)};
-  // The strides of a shard are not under the user's control: it may be a part
-  // of what the rank held before.
+  // May copy, because the user does not control the strides of a shard: it may
+  // be a part of what the rank held before.
   result.local_op = std::make_unique<ViewOp>(
       layout->LocalShape(op.sizes, call.coordinate), /*may_copy=*/true);
   result.outputs.push_back({*std::move(layout), op.sizes});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which results share the memory of their operands: the same ones as on one
-// device, for all layouts and uneven shards, with the same effect in autograd.
+// Checks that results share the memory of their operands as on one device, for
+// all layouts and uneven shards, with the same effect in autograd.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -60,8 +60,8 @@ std::vector<NamedForm> Forms() {
 
 class AliasTest : public ::testing::TestWithParam<std::vector<int>> {};
 
-// In NoGrad: a write to one of them is visible in the other, or not, as on one
-// device.
+// In NoGrad, a write to the result or the operand is visible in the other if
+// and only if it is on one device.
 TEST_P(AliasTest, FollowsTheWhole) {
   for (const Shape& sizes : {Shape{4, 6}, Shape{4, 0}, Shape{4, 1}}) {
     for (const auto& [name, form] : Forms()) {
@@ -218,8 +218,7 @@ TEST(ShadowDeathTest, IsNeitherWrittenNorUsedOnceItsSourceWas) {
     dies(
         [&](const DeviceMesh& mesh) {
           NoGrad no_grad;
-          // Rank 2 of 3 has one row, which for some of these is all of the
-          // result.
+          // Rank 2 of 3 has one row, which some of these return whole.
           const Tensor x = Spread(Numbers({4, 3}, 1), mesh, Rows(mesh));
           const Tensor s = shadow(x);
           FillInPlace(x, 7);
@@ -298,8 +297,8 @@ TEST(SumOfGradients, IsTheSameOnRanksWithoutRows) {
   }
 }
 
-// Uses of a vector, which give gradients in different layouts: the vector's,
-// that of a part, replicated, or partial.
+// Uses of a vector that give gradients in different layouts: the vector's, that
+// of a part of it, replicated, or partial.
 std::vector<NamedForm> Uses(const Tensor& rows) {
   return {
       {"square", [](const Tensor& x) { return Sum(Mul(x, x)); }},
@@ -320,7 +319,7 @@ TEST(SumOfGradients, OfTwoUsesIsTheSameInEitherOrder) {
   const Tensor vector = Numbers({2}, 1);
   const Tensor rows = Numbers({3, 2}, 2);
   const auto loss = [](const Tensor& x, const Form& a, const Form& b) {
-    // The same for a tensor that is not a leaf.
+    // Uses a tensor that is not a leaf, too.
     const Tensor twice = Mul(x, 2.0);
     const Tensor of_leaf = Add(a(x), b(x));
     return Add(Add(a(twice), b(twice)), of_leaf);
@@ -398,12 +397,12 @@ TEST(Unbind, KeepsTheSplitsOfOtherDims) {
   });
 }
 
-// Backward adds gradients up in memory without other users. A possible copy of
-// such a gradient must not count that as a write by the program, on any rank:
-// some have none of the one element, and so share no memory.
+// Backward accumulates gradients in memory without other users. That must not
+// count as a program's write to a possible copy. Some ranks have none of the
+// one element, so their parts share no memory.
 TEST(Shadow, OutlivesTheSumsOfBackward) {
   OnMesh({5}, [](const DeviceMesh& mesh) {
-    // Sums that add the gradients of a tensor and of its part.
+    // The sum of the gradients of a tensor and of its part.
     const auto weighed = [](absl::Span<const Tensor> tensors) {
       Tensor sum;
       for (const Tensor& t : tensors) {

@@ -20,10 +20,8 @@
 namespace crosshatch {
 namespace {
 
-// The path of ops on distributed tensors: rules, the cache of plans.
-
-// Plans are cached by value: an equal layout created again is the same key;
-// another number in the op, size, dtype or layout is not.
+// Plans are cached by value. An equal layout created again hits the cache;
+// another number in the op, size, dtype or layout misses it.
 TEST(Dispatch, KeepsPlansByValue) {
   OnMesh({2}, [](const DeviceMesh& mesh) {
     NoGrad no_grad;

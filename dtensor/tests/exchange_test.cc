@@ -41,7 +41,8 @@ CommunicatorStats::Count Moved(const DeviceMesh& mesh) {
 struct Exchange {
   const char* name;
   std::function<Tensor(const Tensor&)> run;
-  // Collectives until the result is one tensor, and for its gradient.
+  // The number of collectives that make the result replicated, and of those of
+  // its gradient.
   int64_t forward;
   int64_t backward;
 };
@@ -81,7 +82,7 @@ TEST(Exchange, IsOfResultsOnly) {
       if (!result.requires_grad()) continue;
       const absl::Status status = Backward(Settle(SumOfSquares(result)));
       CH_EXPECT_OK(status);
-      // One for the loss, if the result is split.
+      // The loss takes one more if the result is split.
       const bool split = LayoutOf(result).is_sharded(0);
       check("backward", e.backward + (split ? 1 : 0));
       CH_EXPECT_EQ(LayoutOf(x.grad()), rows) << e.name;
@@ -97,7 +98,7 @@ TEST(Exchange, SortsMoveTheSplitToAnotherDim) {
     const int64_t before = Moved(mesh).bytes;
     const Tensor sorted = Sort(Spread(dense, mesh, rows), 0).values;
     CH_EXPECT_EQ(LayoutOf(sorted).ToString(), columns.ToString());
-    // Half of what the rank has.
+    // Half of the rank's elements.
     const int64_t moved = Moved(mesh).bytes - before;
     CH_EXPECT_EQ(moved, 64 * 4 / 4 * 4);
   });

@@ -18,15 +18,16 @@
 namespace crosshatch {
 namespace {
 
-// If forward runs, backward runs. An op slices a replicated operand whose other
-// operand is split, and the gradient comes back split, in a layout that forward
-// never had. op_rules_test and random_programs_test pass gradients of every
-// layout through every op; these programs produce such a gradient.
+// Programs whose forward runs must also run backward. An op slices a replicated
+// operand whose other operand is split, and the gradient comes back split, in a
+// layout that forward never had. op_rules_test and random_programs_test pass
+// gradients of every layout through every op; these programs produce such a
+// gradient.
 
 struct Program {
   const char* name;
   std::vector<Shape> inputs;
-  // \returns an output all elements of which matter.
+  // \returns an output whose loss depends on all elements.
   std::function<Tensor(TensorSpan)> run;
 };
 
@@ -34,7 +35,7 @@ void PrintTo(const Program& program, std::ostream* out) {
   *out << program.name;
 }
 
-// x times itself, split along `dim` if it is distributed.
+// Returns x times itself, split along `dim` if it is distributed.
 Tensor TimesItsShard(const Tensor& x, int dim) {
   if (!x.is_distributed()) return Mul(x, x);
   return Mul(x, Redistribute(x, LayoutOf(x).WithShard(0, dim)));
@@ -109,7 +110,7 @@ INSTANTIATE_TEST_SUITE_P(All, BackwardOfWhatRuns, testing::ValuesIn(Programs()),
                            return std::string(info.param.name);
                          });
 
-// Only forward may redistribute, so that the gradient fails.
+// Backward may not redistribute, so the gradient fails.
 TEST(BackwardOfWhatRunsDeathTest, NamesTheForwardOpWhereItMayNotRedistribute) {
   EXPECT_DEATH(
       OnMesh({2},

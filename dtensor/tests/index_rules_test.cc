@@ -15,8 +15,8 @@
 namespace crosshatch {
 namespace {
 
-// Layouts of results without communication, forward and backward; op_rules_test
-// compares the values.
+// Checks the layouts of results without communication, forward and backward.
+// op_rules_test compares the values.
 
 Tensor Ids(ShapeView sizes, std::vector<int64_t> ids) {
   return FromValues<int64_t>(sizes, ids);
@@ -52,7 +52,7 @@ TEST(IndexRules, OtherDimsStaySplit) {
     };
     Check(all);
     for (const Expected& e : all) {
-      // The sum is of one element: its gradient is replicated.
+      // The sum has one element, so its gradient is replicated.
       const absl::Status status = Backward(Sum(e.result));
       CH_EXPECT_OK(status);
     }
@@ -78,7 +78,7 @@ TEST(IndexRules, LookUpInASplitDimGivesASum) {
   });
 }
 
-// As many positions as the index has, e.g. the rows of a batch.
+// Gathers one row per index, e.g. for the rows of a batch.
 TEST(IndexRules, PlacesStaySplit) {
   OnMesh({3}, [](const DeviceMesh& mesh) {
     const Layout whole = Layout::Replicated(mesh.layout(), 2);

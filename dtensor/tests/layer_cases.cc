@@ -46,7 +46,7 @@ std::vector<RuleCase> LayerCases() {
 
 namespace {
 
-// The dropout of a call on [2, 3, 6, 4] and [2, 5, 3, 4].
+// Dropout options for [2, 3, 6, 4] and [2, 5, 3, 4].
 constexpr AttentionDropout kDropout = {
     .p = 0.3, .key = 7, .step = 8, .first_row = 4};
 

@@ -158,7 +158,7 @@ TEST(IndexErrorsDeathTest, NameTheIndexAndTheGlobalBound) {
                   }),
                "gather\\(f32\\[5, 2\\]\\|\\[S\\(0\\)\\], i64\\[2, 3\\] plain\\)"
                ": sizes must be equal but for dim 0");
-  // No rank has these, and each would assume that another has them.
+  // No rank has these elements, and each would assume that another has them.
   EXPECT_DEATH(On(2,
                   [](const DeviceMesh& mesh) {
                     Embedding(FromValues<int64_t>({2}, {4, 5}),

@@ -10,9 +10,9 @@
 namespace crosshatch {
 namespace {
 
-// Attention on a mesh of two axes has 64,000 combinations of the layouts of its
-// three inputs, and with all its options a hundred million, of which this takes
-// an even sample.
+// Attention on two mesh axes has 64,000 combinations of its three inputs'
+// layouts, and with all options a hundred million. The test takes an even
+// sample of this size.
 constexpr size_t kMost = 4000;
 
 // Every op on every layout of each of its inputs.

@@ -26,9 +26,9 @@ using MeshShape = std::vector<int>;
 class OpRules
     : public testing::TestWithParam<std::tuple<RuleFamily, MeshShape>> {};
 
-// For each call every combination of its inputs' layouts, or, if there are
-// more, an even sample of 60 on one axis and of 20 on two;
-// op_rules_nightly_test takes more.
+// Runs each call with every combination of its inputs' layouts. If there are
+// more than 60 (on two axes 20), it takes an even sample. op_rules_nightly_test
+// takes more.
 TEST_P(OpRules, GiveWhatPlainTensorsGive) {
   const auto& [family, mesh] = GetParam();
   const RuleTally tally = CheckRules(mesh, family, mesh.size() == 1 ? 60 : 20);
@@ -53,7 +53,7 @@ INSTANTIATE_TEST_SUITE_P(All, OpRules,
 class OpRulesOnOtherLayouts
     : public testing::TestWithParam<std::tuple<RuleFamily, MeshShape>> {};
 
-// Whatever reduction is pending, an op keeps it only if that is correct.
+// An op may keep a pending reduction only if that is correct.
 TEST_P(OpRulesOnOtherLayouts, GiveWhatPlainTensorsGiveFromPendingReductions) {
   const auto& [family, mesh] = GetParam();
   CheckRules(mesh, family, /*most=*/20,

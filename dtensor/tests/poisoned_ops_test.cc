@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kRows = 5;
 
-/// Each reads indices that are out of range if they were not received.
+/// Each op reads indices that are out of range unless they were received.
 struct IndexOp {
   std::string name;
   Tensor (*run)(const Tensor& values, const Tensor& indices);

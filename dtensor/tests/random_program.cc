@@ -25,7 +25,7 @@ Layout WithoutPartials(Layout layout) {
   return layout;
 }
 
-// A layout that backward may produce: sums and averages may be pending.
+// Returns a layout that backward may produce: sums and averages may be pending.
 std::optional<Layout> RandomGradient(const MeshLayout& mesh, int ndim,
                                      std::mt19937& random) {
   if (Below(3, random) == 0) return std::nullopt;
@@ -37,7 +37,7 @@ std::optional<Layout> RandomGradient(const MeshLayout& mesh, int ndim,
   return linear ? layout : WithoutPartials(std::move(layout));
 }
 
-// Registers grow by inputs and calls; tensors are those of a dry run.
+// Computes the registers after inputs and calls by a dry run.
 class Trial {
  public:
   explicit Trial(const MeshLayout& mesh)
@@ -82,7 +82,8 @@ class Trial {
   Registers registers_;
 };
 
-// A register that only the end of the program reads.
+// Returns `program` with call `call` replaced by an input of its result's sizes
+// and dtype.
 RandomProgram WithInput(const RandomProgram& program, size_t call) {
   Trial trial(program.mesh);
   for (const ProgramInput& input : program.inputs) trial.Add(input);
@@ -174,7 +175,7 @@ RandomProgram MakeRandomProgram(const MeshLayout& mesh, std::mt19937& random) {
          .layout = WithoutPartials(RandomLayout(mesh, ndim, random))});
   }
   if (Below(3, random) == 0) {
-    // For the first input: of its sizes except for one dim.
+    // Indices for the first input: of its sizes except for one dim.
     Shape like = program.inputs[0].sizes;
     const int64_t below = 1 + Below(3, random);
     if (Below(2, random) == 0) like = sizes(1);
@@ -252,7 +253,7 @@ std::vector<RandomProgram> Shrunk(const RandomProgram& program) {
   std::vector<RandomProgram> made;
   const int inputs = static_cast<int>(program.inputs.size());
   const int calls = static_cast<int>(program.instructions.size());
-  // Removes what nothing reads, the last first.
+  // Removes a call whose result nothing reads, the last first.
   for (int i = calls - 1; i >= 0; --i) {
     if (Reads(program, inputs + i)) continue;
     RandomProgram less = program;

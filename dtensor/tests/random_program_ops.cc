@@ -44,12 +44,12 @@ bool AnyFloat(const Registers& r, Random& random, Call& call) {
   return Choose(r, random, call, [&](int i) { return IsFloat(r, i); });
 }
 
-// Numbers, indices among them.
+// Chooses a register of any dtype, including indices.
 bool Any(const Registers& r, Random& random, Call& call) {
   return Choose(r, random, call, [](int) { return true; });
 }
 
-// With a dim, which is the call's first number.
+// Chooses a register and one of its dims, the call's first number.
 bool AnyDim(const Registers& r, Random& random, Call& call) {
   if (!Choose(r, random, call,
               [&](int i) { return r.tensors[i].ndim() > 0; })) {
@@ -72,7 +72,7 @@ bool BroadcastTo(ShapeView from, ShapeView to) {
   return true;
 }
 
-// Two registers of one dtype that broadcast to each other's sizes.
+// Chooses two registers of one dtype whose sizes broadcast together.
 bool Pair(const Registers& r, Random& random, Call& call) {
   if (!Any(r, random, call)) return false;
   const Tensor& a = Chosen(r, call);
@@ -94,7 +94,7 @@ bool FloatPair(const Registers& r, Random& random, Call& call) {
   return Pair(r, random, call) && IsFloat(r, call.operands[0]);
 }
 
-// Some dims to reduce over, possibly all, then whether they stay.
+// Chooses dims to reduce over, possibly all, and whether they stay.
 bool Reduced(const Registers& r, Random& random, Call& call) {
   if (!Any(r, random, call)) return false;
   call.numbers = {Below(2, random)};
@@ -105,7 +105,8 @@ bool Reduced(const Registers& r, Random& random, Call& call) {
   return true;
 }
 
-// For largest and smallest elements, which must exist.
+// As Reduced, but only over dims with elements, for largest and smallest
+// elements.
 bool ReducedOfSome(const Registers& r, Random& random, Call& call) {
   if (!Reduced(r, random, call)) return false;
   const Shape& sizes = Chosen(r, call).sizes();
@@ -118,8 +119,8 @@ ShapeView DimsOf(const Call& call) {
   return ShapeView(call.numbers).subspan(1);
 }
 
-// What may be written: see Registers. Other failures of plain tensors are found
-// by trying.
+// Chooses a register that may be written (see Registers). Other failures of
+// plain tensors are found by trying.
 bool Writable(const Registers& r, Random& random, Call& call) {
   if (!Choose(r, random, call, [&](int i) {
         const Tensor& t = r.tensors[i];
@@ -146,7 +147,8 @@ bool WritableAndSource(const Registers& r, Random& random, Call& call) {
   });
 }
 
-// (a, index) of equal sizes except for a dim, whose indices are valid for a.
+// Chooses (a, index) of equal sizes except for one dim. The indices are valid
+// for that dim of a.
 bool Indexed(const Registers& r, Random& random, Call& call) {
   return FloatDim(r, random, call) && Choose(r, random, call, [&](int i) {
            const Tensor& a = Chosen(r, call);
@@ -162,7 +164,7 @@ bool Indexed(const Registers& r, Random& random, Call& call) {
          });
 }
 
-// (base, index, src).
+// Chooses (base, index, src).
 bool Scattered(const Registers& r, Random& random, Call& call) {
   return Indexed(r, random, call) && Choose(r, random, call, [&](int i) {
            return IsFloat(r, i) &&
@@ -347,7 +349,8 @@ const std::vector<OpKind>* Made() {
        [](T t, C c) { return ScatterAdd(t[0], c.numbers[0], t[1], t[2]); }},
       {"scatter", Scattered,
        [](T t, C c) { return Scatter(t[0], c.numbers[0], t[1], t[2]); }},
-      // Other layouts, and the local/global boundary; nothing on plain tensors.
+      // Changes of layout, and the local/global boundary. They do nothing to
+      // plain tensors.
       {"redistribute",
        [](R r, Random& g, Call& c) {
          if (!Any(r, g, c)) return false;

@@ -48,7 +48,9 @@ Tensor Make(const RandomProgram& program, const ProgramInput& input) {
   return FromValues<int64_t>(input.sizes, indices);
 }
 
-// Undefined if none requires a gradient.
+// Returns a weighted sum of the elements; undefined if no tensor requires a
+// gradient.
+//
 // \param layout returns the layout of the gradient of tensor i, if one is set.
 Tensor WeightedSum(absl::Span<const Tensor> tensors, int seed,
                    const std::function<std::optional<Layout>(size_t)>& layout) {
@@ -128,8 +130,8 @@ bool IsExact(const RandomProgram& program) {
                      [](const Instruction& call) { return call.kind->exact; });
 }
 
-// A number is a sum of at most this many products, which calls and their
-// gradients add up; each addition rounds.
+// Each number is the sum of at most this many products, which calls and their
+// gradients add. Each addition rounds.
 double Tolerance(const RandomProgram& program, double largest) {
   if (IsExact(program)) return 0;
   const double calls = 3.0 * static_cast<double>(program.instructions.size());
@@ -148,8 +150,8 @@ std::string Compare(const Tensor& actual, const Value& expected,
     return absl::StrCat("sizes ", ToString(actual.sizes()), ", should be ",
                         ToString(expected.sizes));
   }
-  // First, because this checks for a write to the source of a possible copy,
-  // whose history is stale then, too.
+  // Must come first: it checks for a write to the source of a possible copy,
+  // whose history is then stale, too.
   const Value value = ValueOf(actual);
   if (value.requires_grad != expected.requires_grad) {
     return absl::StrCat("requires a gradient: ", value.requires_grad);

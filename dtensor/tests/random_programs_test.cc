@@ -93,9 +93,9 @@ struct Verdict {
   std::string text;
 };
 
-// A failed check ends the process, so programs run in a child, one after
-// another, which reports its progress: a line "@plain", then "@distributed",
-// then one of the others.
+// A failed check ends the process, so programs run one after another in a
+// child. It reports its progress: a line "@plain", then "@distributed", then
+// one of the others.
 [[noreturn]] void RunAll(absl::Span<const RandomProgram> programs, int out) {
   const rlimit no_core = {0, 0};
   setrlimit(RLIMIT_CORE, &no_core);
@@ -106,7 +106,7 @@ struct Verdict {
                 static_cast<ssize_t>(line.size()));
   };
   for (const RandomProgram& program : programs) {
-    // Ends a child that hangs, which is a failure.
+    // Ends a child that hangs and counts it as a failure.
     alarm(300);
     say("@plain");
     const ProgramOutcome expected = RunPlain(program);
@@ -226,9 +226,9 @@ TEST_P(RandomProgramsTest, GiveWhatOneDeviceGives) {
   std::cout << absl::StrJoin(tally, " ")
             << " agree, too large, refused by plain tensors, refused, wrong\n";
   EXPECT_EQ(tally[Verdict::kWrong], 0u);
-  // Failing programs do not test results.
+  // Failing programs test no results, so half must run.
   EXPECT_GE(2 * tally[Verdict::kAgrees], count) << "programs too few that run";
-  // A quarter at most, on two axes, and four deviations of that.
+  // At most a quarter on two axes, plus four standard deviations.
   EXPECT_LE(tally[Verdict::kRefused], 0.25 * count + 4 * std::sqrt(count / 5.3))
       << "too many are refused";
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The blocks of a transformer in the layouts of tensor parallelism: equal to
-// the plain ones, without more communication than the layouts require.
+// Checks that the blocks of a transformer in the layouts of tensor parallelism
+// equal the plain ones, without more communication than the layouts require.
 
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ namespace {
 
 constexpr double kRounding = 2e-5;
 
-// Calls of each kind so far, on this rank.
+// Returns this rank's calls of each kind so far.
 std::vector<int64_t> Calls(const DeviceMesh& mesh) {
   std::vector<int64_t> calls(6);
   for (const auto& group : mesh.world().groups()) {
