@@ -71,9 +71,6 @@ AsyncCheckpointer::AsyncCheckpointer(World& world, AsyncOptions options)
     : world_(world), options_(options) {}
 
 AsyncCheckpointer::~AsyncCheckpointer() {
-  // After a failure, peers may never report.
-  const absl::Status status = world_.context().status();
-  if (!status.ok()) Deliver(status);
   if (work_ != nullptr) work_->RunUntil(work_->size()).IgnoreError();
   JoinWriter();
 }
@@ -113,15 +110,13 @@ absl::Status AsyncCheckpointer::Begin(
     delivered_.reset();
   }
   PlanWork(BeginCopies());
-  absl::Status began = world_.context().status();
-  if (began.ok()) {
-    absl::StatusOr<std::thread> writer =
-        StartThread("the thread that writes checkpoints",
-                    [this, then = std::move(then)] { Write(then); });
-    began = writer.status();
-    if (writer.ok()) writer_ = *std::move(writer);
-  }
-  if (began.ok()) {
+  // Also on a rank that a failure has poisoned: its work fails, and that thread
+  // reports so.
+  absl::StatusOr<std::thread> writer =
+      StartThread("the thread that writes checkpoints",
+                  [this, then = std::move(then)] { Write(then); });
+  if (writer.ok()) {
+    writer_ = *std::move(writer);
     std::vector<std::shared_ptr<Storage>> read;
     for (const SaveJob::Piece& piece : job_->pieces()) {
       read.push_back(piece.data.storage());
@@ -131,11 +126,17 @@ absl::Status AsyncCheckpointer::Begin(
   } else {
     // Ends the save like one that failed after its start. Peers learn of the
     // error in the next exchange, or the first rank's thread by the report.
-    if (world_.rank() != 0) job_->WriteReport(began).IgnoreError();
+    // Wait or the destructor writes it: from here, training would wait for the
+    // disk.
     AwaitDevice();
-    work_.reset();
-    written_.set_value(began);
-    committed_.set_value(began);
+    num_copies_ = 0;
+    work_ = std::make_unique<BackgroundWork>(
+        1, [this, error = writer.status()](size_t) {
+          if (world_.rank() != 0) job_->WriteReport(error).IgnoreError();
+          return error;
+        });
+    written_.set_value(writer.status());
+    committed_.set_value(writer.status());
   }
   held_up_ += Since(begin);
   return absl::OkStatus();

@@ -156,8 +156,8 @@ class AsyncCheckpointer {
   std::unique_ptr<SaveJob> job_;
   /// Ready when the device has copied its pieces.
   std::shared_future<void> device_copied_;
-  /// Parts: num_copies_ copies, the beginning of the file, then the writes.
-  /// Null if the writing thread could not be started.
+  /// Parts: num_copies_ copies, the beginning of the file, then the writes. If
+  /// the writing thread did not start: the report of that.
   std::unique_ptr<BackgroundWork> work_;
   size_t num_copies_ = 0;
   bool runs_at_idle_priority_ = false;
