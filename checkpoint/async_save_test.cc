@@ -380,7 +380,7 @@ TEST(AsyncSaveTest, WhatAPoisonedRankCopiedIsNotSaved) {
           world.context().Poison(absl::CancelledError("a peer failed"));
         };
         {
-          AsyncOptions options;
+          AsyncOptions options{.timeout = absl::Minutes(1)};
           if (world.rank() == 1) {
             options.file_system = &gated;
             when_it_stages = &poison;
