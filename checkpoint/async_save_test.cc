@@ -139,7 +139,7 @@ absl::Status ExpectHolds(World& world, const std::string& dir, float value) {
   return absl::OkStatus();
 }
 
-TEST(AsyncSaveTest, SavesWhatWasThereWhenItBegan) {
+TEST(AsyncSaveTest, SavesTheValuesAtItsBegin) {
   const std::string dir = FreshDir("async_began");
   GatedFileSystem files;
   RunRanks(3, [&](World& world) -> absl::Status {
@@ -218,7 +218,7 @@ TEST(AsyncSaveTest, TheNextSaveWaitsForTheOneBefore) {
   });
 }
 
-TEST(AsyncSaveTest, ItIsThereWithoutBeingAskedFor) {
+TEST(AsyncSaveTest, CommitsWithoutPollOrWait) {
   const std::string dir = FreshDir("async_there");
   RunRanks(3, [&](World& world) -> absl::Status {
     AsyncCheckpointer saver(world);
@@ -284,7 +284,7 @@ TEST(AsyncSaveTest, PollsTellOfAnErrorOnce) {
   EXPECT_FALSE(fs::exists(dir));
 }
 
-TEST(AsyncSaveTest, RunsWhatComesThenOnceOnTheFirstRank) {
+TEST(AsyncSaveTest, RunsThenOnceOnTheFirstRank) {
   CH_SKIP_ON(TestEngine::kMpi, "reads what other ranks wrote to its variables");
   const std::string dir = FreshDir("async_then");
   std::vector<int> runs(3, 0);
@@ -305,7 +305,7 @@ TEST(AsyncSaveTest, RunsWhatComesThenOnceOnTheFirstRank) {
 }
 
 // Ranks cannot take over the end of a save, so they wait for it.
-TEST(AsyncSaveTest, TheEndOfASaveIsNotLeftToIdleCores) {
+TEST(AsyncSaveTest, CompletesAtNormalPriority) {
   const std::string dir = FreshDir("async_end");
   RunRanks(2, [&](World& world) -> absl::Status {
     AsyncCheckpointer saver(world);
@@ -326,7 +326,7 @@ TEST(AsyncSaveTest, TheEndOfASaveIsNotLeftToIdleCores) {
   });
 }
 
-TEST(AsyncSaveTest, AFailedRunIsNotWaitedFor) {
+TEST(AsyncSaveTest, DoesNotWaitInAFailedRun) {
   const std::string dir = FreshDir("async_failed");
   GatedFileSystem gated;
   const absl::Status status =
@@ -368,7 +368,7 @@ TEST(AsyncSaveTest, WaitsNoLongerThanItMay) {
 
 // A poisoned rank skips copies, so its memory does not have the state. Its
 // thread does not wait for the disk.
-TEST(AsyncSaveTest, WhatAPoisonedRankCopiedIsNotSaved) {
+TEST(AsyncSaveTest, DoesNotSaveCopiesOfAPoisonedRank) {
   CH_SKIP_ON(TestEngine::kMpi, "one rank waits for a variable of another");
   CH_SKIP_ON(Device::Kind::kCuda, "intercepts the host's allocations");
   const std::string dir = FreshDir("async_poisoned");

@@ -43,7 +43,7 @@ TEST(BackgroundWorkTest, ItsFirstErrorEndsIt) {
 }
 
 /// The thread of a rank survives a part that runs out of memory.
-TEST(BackgroundWorkTest, WhatAPartThrowsEndsItForAll) {
+TEST(BackgroundWorkTest, AnExceptionEndsAllParts) {
   std::atomic<bool> is_in_part = false;
   BackgroundWork work(2, [&](size_t) -> absl::Status {
     is_in_part = true;

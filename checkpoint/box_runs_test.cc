@@ -60,7 +60,7 @@ TEST(BoxRunsTest, CopiesAPartOfOneTensorToAPartOfAnother) {
   }
 }
 
-TEST(BoxRunsDeathTest, ABoxThatDoesNotLieInTheTensorStops) {
+TEST(BoxRunsDeathTest, ChecksThatTheBoxIsInTheTensor) {
   EXPECT_DEATH(RunsOf({4}, {{2}, {3}}), "2:5");
 }
 

@@ -173,7 +173,7 @@ class CheckpointFaultsTest : public ::testing::TestWithParam<Case> {
   int64_t complete_bytes_ = 0;
 };
 
-TEST_P(CheckpointFaultsTest, WhatLoadsIsTheOldOrTheNewOne) {
+TEST_P(CheckpointFaultsTest, LoadsTheOldOrTheNewCheckpoint) {
   for (int at = 0;; ++at) {
     ASSERT_LT(at, 200) << "calls without an end";
     ASSERT_NO_FATAL_FAILURE(Prepare());

@@ -150,7 +150,7 @@ absl::Status Load(const std::string& dir, int ranks, bool verify,
   });
 }
 
-TEST(CheckpointFuzzTest, DamageIsAnErrorOrDoesNoHarm) {
+TEST(CheckpointFuzzTest, ReportsHarmfulDamage) {
   const unsigned seed = FuzzSeed();
   const unsigned cases = FuzzCases("CROSSHATCH_CHECKPOINT_FUZZ_CASES", 400);
   std::mt19937 random(seed);
@@ -250,7 +250,7 @@ TEST(CheckpointFuzzTest, DamagedModelsAreRefusedOrRead) {
   EXPECT_GT(refused, cases / 4);
 }
 
-TEST(CheckpointFuzzTest, WhatWasReadWronglyOnceIsRefused) {
+TEST(CheckpointFuzzTest, DetectsATransientReadError) {
   int indexes = 0;
   int files = 0;
   int configs = 0;

@@ -40,7 +40,7 @@ absl::StatusOr<nn::StateDict> StateOf(const DeviceMesh& mesh, int dim,
   return state;
 }
 
-TEST(CheckpointMpiTest, ProcessesSaveAtOnceAndBesideTrainingAndLoad) {
+TEST(CheckpointMpiTest, ProcessesSaveSynchronouslyAndAsynchronouslyAndLoad) {
   // All processes have the same temporary directory.
   const std::string root = ::testing::TempDir() + "checkpoint_mpi";
   const absl::Status status = RunMpi([&](World& world) -> absl::Status {

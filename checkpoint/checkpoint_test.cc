@@ -230,7 +230,7 @@ std::vector<absl::Status> LoadOn2(const std::string& dir,
   return got;
 }
 
-TEST(CheckpointTest, ABitThatFlippedIsFoundByWhoeverReads) {
+TEST(CheckpointTest, EveryRankReportsAFlippedBit) {
   CH_SKIP_ON(TestEngine::kMpi, "changes files between jobs, as one process");
   const std::string dir = FreshDir("flipped");
   Save(kCases[1], dir);
@@ -250,7 +250,7 @@ TEST(CheckpointTest, ABitThatFlippedIsFoundByWhoeverReads) {
   EXPECT_TRUE(LoadOn2(dir, {.verify = false})[0].ok());
 }
 
-TEST(CheckpointTest, AMissingFileIsSaidBeforeAnythingIsRead) {
+TEST(CheckpointTest, ReportsAMissingFileBeforeReading) {
   CH_SKIP_ON(TestEngine::kMpi, "changes files between jobs, as one process");
   const std::string dir = FreshDir("missing");
   Save(kCases[1], dir);
@@ -277,7 +277,7 @@ TEST(CheckpointTest, AFileOfAnotherCheckpointIsFound) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("lacks \"model."));
 }
 
-TEST(CheckpointTest, HashesThatAreMissingAreAskedFor) {
+TEST(CheckpointTest, ReportsMissingHashes) {
   CH_SKIP_ON(TestEngine::kMpi, "changes files between jobs, as one process");
   const std::string dir = FreshDir("unhashed");
   Save(kCases[0], dir);
@@ -318,7 +318,7 @@ absl::Status LoadInto(
   return got;
 }
 
-TEST(CheckpointTest, WhatDoesNotFitIsSaidByName) {
+TEST(CheckpointTest, NamesMismatches) {
   CH_SKIP_ON(TestEngine::kMpi, "changes files between jobs, as one process");
   const struct {
     const char* name;
@@ -358,7 +358,7 @@ Tensor LocalOf(const nn::StateDict& state, const std::string& name) {
   return LocalTensor(std::get<Tensor>(*state.Find(name)));
 }
 
-TEST(CheckpointTest, ConvertsAndLoadsInPartWhereAsked) {
+TEST(CheckpointTest, ConvertsAndLoadsPartiallyIfRequested) {
   CH_SKIP_ON(TestEngine::kMpi, "changes files between jobs, as one process");
   // To more bits, to fewer, from fewer.
   EXPECT_TRUE(
@@ -454,7 +454,7 @@ absl::StatusOr<nn::StateDict> StateOnSlice(const DeviceMesh& mesh, bool zeros) {
   return StateOf(kCases[1], tp, zeros);
 }
 
-TEST(CheckpointTest, WhatEachSliceHasIsSavedOnce) {
+TEST(CheckpointTest, SavesEachSliceOnce) {
   const std::string dir = FreshDir("slices");
   OnMesh({{"dp", 2}, {"tp", 3}}, [&](const DeviceMesh& mesh) -> absl::Status {
     CH_ASSIGN_OR_RETURN(const nn::StateDict state, StateOnSlice(mesh, false));
@@ -480,7 +480,7 @@ TEST(CheckpointTest, WhatEachSliceHasIsSavedOnce) {
   });
 }
 
-TEST(CheckpointTest, WhatEachMeshHasIsSavedOnce) {
+TEST(CheckpointTest, SavesTensorsOfEachMeshOnce) {
   const std::string dir = FreshDir("meshes");
   RunRanks(4, [&](World& world) -> absl::Status {
     // Every rank creates both meshes and has its state on its own.
@@ -529,7 +529,7 @@ TEST(CheckpointTest, CopiesThatDifferAreRefusedByName) {
   EXPECT_FALSE(fs::exists(dir + ".saving"));
 }
 
-TEST(CheckpointTest, ADirectoryInTheWayIsReplacedWhenAsked) {
+TEST(CheckpointTest, OverwritesADirectoryIfRequested) {
   const std::string dir = FreshDir("replaced");
   Save(kCases[1], dir);
   std::ofstream(dir + "/notes") << "mine";
@@ -544,7 +544,7 @@ TEST(CheckpointTest, ADirectoryInTheWayIsReplacedWhenAsked) {
   EXPECT_EQ(std::distance(fs::directory_iterator(dir), {}), 2);
 }
 
-TEST(CheckpointTest, ADirectoryThatIsNoneOfOursIsNotFound) {
+TEST(CheckpointTest, ReportsADirectoryWithoutACheckpoint) {
   CH_SKIP_ON(TestEngine::kMpi, "reads what other ranks wrote to its variables");
   const absl::Status status = LoadOn2(::testing::TempDir() + "nowhere")[0];
   EXPECT_TRUE(absl::IsNotFound(status)) << status;

@@ -61,7 +61,7 @@ TEST(ContentHashTest, EveryBitOfEveryElementCounts) {
   EXPECT_EQ(hashes.size(), 1 + 64 * 16u);
 }
 
-TEST(ContentHashTest, ElementsThatTradePlacesCount) {
+TEST(ContentHashTest, DependsOnTheOrderOfElements) {
   const std::vector<uint64_t> ab = {1, 2};
   const std::vector<uint64_t> ba = {2, 1};
   EXPECT_NE(HashRun(ab.data(), 8, 0, 2), HashRun(ba.data(), 8, 0, 2));

@@ -71,7 +71,7 @@ TEST_F(HfWeightsTest, ReadsFilesByIndex) {
   EXPECT_EQ(value, 1);
 }
 
-TEST_F(HfWeightsTest, SaysWhatIsWrong) {
+TEST_F(HfWeightsTest, ReportsEachMistake) {
   EXPECT_THAT(Error(), HasSubstr("holds neither model.safetensors nor"));
   WriteIndex("{");
   EXPECT_THAT(Error(), HasSubstr("index.json is not JSON"));

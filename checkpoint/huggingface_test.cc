@@ -275,7 +275,7 @@ TEST_F(DamagedDirectoryTest, NamesWhatIsMissing) {
               HasSubstr("model.layers.1.mlp.up_proj.weight"));
 }
 
-TEST_F(DamagedDirectoryTest, NamesWhatIsTooMuch) {
+TEST_F(DamagedDirectoryTest, NamesUnexpectedTensors) {
   const TensorInfo extra = {"model.layers.7.mlp.up_proj.bias", kFloat32, {5}};
   Write([](TensorInfo&) {}, &extra);
   const absl::Status status = Load();
@@ -347,14 +347,14 @@ TEST_F(DamagedDirectoryTest, NamesWhatIsNotFinite) {
   }
 }
 
-TEST_F(DamagedDirectoryTest, SaysThatThereIsNothing) {
+TEST_F(DamagedDirectoryTest, ReportsAnEmptyDirectory) {
   EXPECT_TRUE(absl::IsNotFound(Load()));
   std::ofstream(dir_ + "/model.safetensors") << "short";
   EXPECT_TRUE(absl::IsDataLoss(Load()));
 }
 
 // The experts belong to single ranks; a save would write only rank 0's.
-TEST(SaveTest, WhatRanksHaveForThemselvesIsRefusedByName) {
+TEST(SaveTest, NamesParametersThatDifferBetweenRanks) {
   const std::string dir = FreshDir("own");
   RunRanks(2, [&](World& world) -> absl::Status {
     nn::Llama model({.dim = 8, .layers = 1, .heads = 2, .ffn = 8, .vocab = 5});
@@ -371,7 +371,7 @@ TEST(SaveTest, WhatRanksHaveForThemselvesIsRefusedByName) {
 }
 
 // Each rank would write to the offsets of its own options.
-TEST(SaveTest, RanksThatLayFilesOutOtherwiseAreRefused) {
+TEST(SaveTest, RefusesDifferentFileLayouts) {
   const std::string dir = FreshDir("otherwise");
   const WeightNames as_is = {.rules = {{"*", "*"}}};
   const WeightNames renamed = {.rules = {{"*", "model.*"}}};
@@ -433,7 +433,7 @@ TEST(SaveTest, FilesAreAsLongAsTheyWillBeBeforeRanksWrite) {
   EXPECT_FALSE(files.grew());
 }
 
-TEST(SaveTest, EveryRankHearsOfARefusal) {
+TEST(SaveTest, EveryRankReportsARefusal) {
   const std::string dir = FreshDir("occupied");
   fs::create_directories(dir);
   std::ofstream(dir + "/notes") << "keep";

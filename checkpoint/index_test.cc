@@ -95,7 +95,7 @@ TEST(IndexTest, ValuesKeepEveryBit) {
   EXPECT_TRUE(std::isnan(std::get<double>(nan->values.at("nan"))));
 }
 
-TEST(IndexTest, CellsAreThoseThatABoxMeets) {
+TEST(IndexTest, FindsTheCellsThatABoxOverlaps) {
   const IndexedTensor tensor{.name = "w",
                              .sizes = {10, 6},
                              .cuts = {{0, 3, 5, 10}, {0, 2, 6}},
@@ -197,7 +197,7 @@ const Wrong kWrong[] = {
     {", \"cuts\": []", "", "it has no cuts"},
 };
 
-TEST(IndexTest, EachThingThatIsWrongIsSaid) {
+TEST(IndexTest, ReportsEachMistake) {
   for (const Wrong& wrong : kWrong) {
     std::string text = kText;
     const size_t at = text.find(wrong.from);
@@ -244,7 +244,7 @@ TEST(IndexTest, NoFlippedBitGoesUnnoticed) {
   }
 }
 
-TEST(IndexTest, ALaterVersionIsNotGuessedAt) {
+TEST(IndexTest, RefusesALaterVersion) {
   std::string text = kText;
   text.replace(text.find("\"version\": 1"), 12, "\"version\": 2");
   const absl::Status status = ParseIndex(text, "it").status();

@@ -30,7 +30,7 @@ TEST(JsonTextTest, ReadsAnObject) {
   EXPECT_EQ(json["a"]["b"][1], "}]\"[");
 }
 
-TEST(JsonTextTest, TakesAnyDepthButOneTooMany) {
+TEST(JsonTextTest, LimitsTheDepth) {
   nlohmann::json json;
   const auto parse = [&](int lists) {
     return ParseJsonObject(
@@ -48,7 +48,7 @@ TEST(JsonTextTest, TakesAnyDepthButOneTooMany) {
       ParseJsonObject(Nested(200'000, R"({"a":)", "}"), "it", json).ok());
 }
 
-TEST(JsonTextTest, SaysWhatIsWrong) {
+TEST(JsonTextTest, ReportsEachMistake) {
   const struct {
     std::string text;
     const char* message;

@@ -143,7 +143,7 @@ TEST(MemoryTest, SavingAndLoadingTakeNone) {
   EXPECT_LT(loading.heap, kSmall + 4 * kReadAtOnce);
 }
 
-TEST(MemoryTest, SavingBesideTrainingTakesWhatTheRanksWrite) {
+TEST(MemoryTest, AsyncSaveCopiesOnlyWhatTheRanksWrite) {
   CH_SKIP_ON(Device::Kind::kCuda, "measures the host's memory");
   const std::string dir = FreshDir("async");
   const Taken saving = Measure(
@@ -162,7 +162,7 @@ TEST(MemoryTest, SavingBesideTrainingTakesWhatTheRanksWrite) {
 
 // Elements that the host cannot address are copied one piece at a time, also
 // those that both ranks have and compare.
-TEST(MemoryTest, SavingTakesAPieceOfWhatTheHostCannotReach) {
+TEST(MemoryTest, SavingFromADeviceNeedsOnePiece) {
   const std::string dir = FreshDir("pieces");
   RunRanks(2, [&](World& world) -> absl::Status {
     nn::StateDict state;
@@ -196,7 +196,7 @@ TEST(MemoryTest, SavingTakesAPieceOfWhatTheHostCannotReach) {
 }
 
 // All tensors here are read in one batch.
-TEST(MemoryTest, LoadingTakesWhatIsReadAtOnceOfWhatTheHostCannotReach) {
+TEST(MemoryTest, LoadingToADeviceNeedsOneBlock) {
   const std::string dir = FreshDir("read_at_once");
   constexpr int64_t kElements = 3 * kMaxPieceBytes / 8;
   RunRanks(2, [&](World& world) -> absl::Status {
@@ -232,7 +232,7 @@ Taken Visit(nn::StateHolder holder) {
   });
 }
 
-TEST(MemoryTest, AWholeTensorIsOnTheFirstRankAlone) {
+TEST(MemoryTest, GathersTensorsOnTheFirstRankOnly) {
   const Taken visiting = Visit(nn::StateHolder::kFirstRank);
   // Parts from other ranks are received in place.
   EXPECT_GE(visiting.of_rank[0], kWhole);
@@ -243,7 +243,7 @@ TEST(MemoryTest, AWholeTensorIsOnTheFirstRankAlone) {
   EXPECT_LT(visiting.heap, kSmall);
 }
 
-TEST(MemoryTest, AWholeTensorIsOnEveryRankOnce) {
+TEST(MemoryTest, GathersTensorsOnEveryRankOnce) {
   const Taken visiting = Visit(nn::StateHolder::kEveryRank);
   for (size_t rank = 0; rank < 4; ++rank) {
     EXPECT_GE(visiting.of_rank[rank], kWhole) << rank;
@@ -252,7 +252,7 @@ TEST(MemoryTest, AWholeTensorIsOnEveryRankOnce) {
   EXPECT_LT(visiting.heap, kSmall);
 }
 
-TEST(MemoryTest, HuggingFaceTakesWhatIsReadAtOnce) {
+TEST(MemoryTest, HuggingFaceLoadingNeedsOneBlock) {
   const std::string dir = FreshDir("hf");
   const WeightNames names = {.rules = {{"*", "*"}}};
   const Taken saving =
@@ -269,7 +269,7 @@ TEST(MemoryTest, HuggingFaceTakesWhatIsReadAtOnce) {
 }
 
 // A tensor of three and a half blocks, cut into four cells.
-TEST(MemoryTest, TheToolTakesABlockOfATensor) {
+TEST(MemoryTest, TheToolNeedsOneBlock) {
   const std::string dir = FreshDir("tool");
   constexpr int64_t kColumnsOfFour = 2048;
   constexpr int64_t kRowsOfFour = 7 * kBlockBytes / 2 / (4 * kColumnsOfFour);

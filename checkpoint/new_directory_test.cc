@@ -54,7 +54,7 @@ TEST_F(NewDirectoryTest, AppearsWhenCommitted) {
 }
 
 // Whatever occupies the place after training, the weights are not lost.
-TEST_F(NewDirectoryTest, IsWrittenBesideWhereThePlaceIsRefused) {
+TEST_F(NewDirectoryTest, WritesToAFallbackDirectory) {
   struct Taken {
     std::string path;     ///< The target.
     std::string partial;  ///< The directory that is written.
@@ -194,7 +194,7 @@ class OtherSystem final : public FileSystem {
   int refusal = 0;
 };
 
-TEST_F(NewDirectoryTest, FindsBeforehandWhatTheEndWouldMeet) {
+TEST_F(NewDirectoryTest, ReportsObstaclesOfCommitBeforehand) {
   fs::create_directories(Path("model/data"));
   fs::create_directories(Path("empty"));
   Write(Path("model/notes"), "keep");

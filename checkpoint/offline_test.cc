@@ -98,7 +98,7 @@ TEST(OfflineTest, VerifiesEveryFile) {
               HasSubstr("\" differs from what was saved (hash "));
 }
 
-TEST(OfflineTest, TellsDifferences) {
+TEST(OfflineTest, DiffPrintsDifferences) {
   const std::string a = Save("diff_a");
   EXPECT_EQ(Diff(a, a).value(), "");
   EXPECT_EQ(Diff(a, Save("diff_b", 5.25, 8)).value(),
@@ -137,7 +137,7 @@ TEST(OfflineTest, ReshardsToAnyNumberOfRanks) {
   EXPECT_TRUE(absl::IsInvalidArgument(Reshard(from, from + "_", 0)));
 }
 
-TEST(OfflineTest, WhatIsDamagedIsNotWrittenAgain) {
+TEST(OfflineTest, DoesNotRewriteDamagedData) {
   const std::string from = Save("damaged_from");
   FlipLastByte(from + "/" + DataFileName(0, 4));
   const std::string to = FreshDir("damaged_to");

@@ -82,7 +82,7 @@ TEST(OnFirstRankTest, ARankThatFailsMeanwhileIsAnErrorAfterTheWork) {
   EXPECT_TRUE(absl::IsNotFound(status)) << status;
 }
 
-TEST(OnEveryRankTest, EveryRankLearnsWhatAllGave) {
+TEST(OnEveryRankTest, ReturnsAllResultsOnEveryRank) {
   RunRanks(3, [&](World& world) -> absl::Status {
     CH_ASSIGN_OR_RETURN(auto comm, AllRanks(world));
     CH_ASSIGN_OR_RETURN(
@@ -111,7 +111,7 @@ TEST(OnEveryRankTest, ErrorsOfAllRanksAreOne) {
   });
 }
 
-TEST(GatherTest, WhatAllRanksSayIsSaidOnce) {
+TEST(GatherTest, ReportsAnErrorOfAllRanksOnce) {
   RunRanks(2, [&](World& world) -> absl::Status {
     CH_ASSIGN_OR_RETURN(auto comm, AllRanks(world));
     CH_EXPECT_EQ(Gather(*comm, "meet", absl::NotFoundError("gone")),
@@ -121,7 +121,7 @@ TEST(GatherTest, WhatAllRanksSayIsSaidOnce) {
   });
 }
 
-TEST(OutcomeTest, TextsThatAreNoneAreRefused) {
+TEST(OutcomeTest, RefusesOtherTexts) {
   EXPECT_EQ(DecodeOutcome(EncodeOutcome(std::string("a b"))).value(), "a b");
   EXPECT_EQ(DecodeOutcome(EncodeOutcome(absl::AbortedError("x y"))).status(),
             absl::AbortedError("x y"));

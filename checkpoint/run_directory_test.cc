@@ -129,7 +129,7 @@ class FilledState final : public nn::Stateful {
   Tensor values_ = Full({int64_t{4} << 20}, 1);
 };
 
-TEST(RunDirectoryTest, AProgramMayWriteOnceWhatItSavesIsCopied) {
+TEST(RunDirectoryTest, WritesAreAllowedAfterTheCopy) {
   const std::string root = FreshDir("by_address");
   FaultyFileSystem whole({});
   RunRanks(2, [&](World& world) -> absl::Status {
@@ -208,7 +208,7 @@ TEST(RunDirectoryTest, OtherNamesAreNoCheckpoints) {
   EXPECT_THAT(StepsIn(root).value(), ElementsAre(7));
 }
 
-TEST(RunDirectoryTest, WhatIsNotACheckpointsIsNotRemoved) {
+TEST(RunDirectoryTest, DoesNotRemoveOtherFiles) {
   const std::string root = FreshDir("foreign");
   SaveSteps(root, {1, 2}, {});
   std::ofstream(root + "/step-000001/notes") << "mine";
@@ -223,7 +223,7 @@ TEST(RunDirectoryTest, WhatIsNotACheckpointsIsNotRemoved) {
 
 /// Removes old steps with a failure of, and a kill after, each call: every
 /// remaining name has a complete checkpoint.
-TEST(RunDirectoryTest, ANameIsNeverOfHalfACheckpoint) {
+TEST(RunDirectoryTest, NamesOnlyCompleteCheckpoints) {
   for (const DiskFault::Kind kind :
        {DiskFault::Kind::kFail, DiskFault::Kind::kKill}) {
     for (int at = 0;; ++at) {
@@ -289,7 +289,7 @@ TEST(RunDirectoryTest, OneFailedRemovalStopsNoOther) {
   }
 }
 
-TEST(RunDirectoryTest, CleanRemovesWhatKilledSavesLeft) {
+TEST(RunDirectoryTest, CleanRemovesIncompleteSaves) {
   const std::string root = FreshDir("clean");
   SaveSteps(root, {1, 2}, {});
   const auto left = [&](const std::string& name, const std::string& index) {
@@ -338,7 +338,7 @@ TEST(RunDirectoryTest, CleanRemovesWhatKilledSavesLeft) {
   EXPECT_TRUE(fs::exists(root + "/notes.saving"));
 }
 
-TEST(RunDirectoryTest, CleanLeavesWhatItCannotTell) {
+TEST(RunDirectoryTest, CleanKeepsUnknownDirectories) {
   const std::string root = FreshDir("clean_unknown");
   SaveSteps(root, {1}, {});
   const std::string dir = root + "/step-000001.saving";
@@ -423,7 +423,7 @@ TEST(RunDirectoryTest, CleanKeepsToItsDirectory) {
   }
 }
 
-TEST(RunDirectoryTest, CleanLeavesASaveThatGoesOn) {
+TEST(RunDirectoryTest, CleanKeepsARunningSave) {
   class CleaningFileSystem final : public FileSystem {
    public:
     explicit CleaningFileSystem(std::string root) : root_(std::move(root)) {}
@@ -516,7 +516,7 @@ TEST(RunDirectoryTest, LaterStepsAreSetAside) {
   }
 }
 
-TEST(RunDirectoryTest, AnErrorAfterTheSaveSaysThatItIsSaved) {
+TEST(RunDirectoryTest, AnErrorAfterTheSaveReportsTheSave) {
   const std::string root = FreshDir("saved_but");
   SaveSteps(root, {1}, {});
   // A file occupies the name to which the old step would be renamed.
@@ -536,7 +536,7 @@ TEST(RunDirectoryTest, AnErrorAfterTheSaveSaysThatItIsSaved) {
   EXPECT_THAT(StepsIn(root).value(), ElementsAre(1, 2));
 }
 
-TEST(RunDirectoryTest, APlaceThatCannotBeWrittenIsFoundBeforeTheRun) {
+TEST(RunDirectoryTest, ChecksThatTheDirectoryIsWritable) {
   const std::string root = FreshDir("a_file");
   EXPECT_TRUE(CheckRunDirectory(root).ok());
   EXPECT_FALSE(fs::exists(root));
@@ -545,7 +545,7 @@ TEST(RunDirectoryTest, APlaceThatCannotBeWrittenIsFoundBeforeTheRun) {
               HasSubstr("is not a directory"));
 }
 
-TEST(RunDirectoryTest, WhatHasTheNameOfALaterStepIsFoundBeforeTheRun) {
+TEST(RunDirectoryTest, ReportsAFileWithTheNameOfALaterStep) {
   const std::string root = FreshDir("taken");
   SaveSteps(root, {7}, {});
   fs::create_directories(root + "/step-000009");
@@ -597,7 +597,7 @@ TEST_P(DryRunsTest, SaveAndResumeAndChangeNothing) {
   }
 }
 
-TEST(RunDirectoryTest, ADryRunSaysWhatAStateLacks) {
+TEST(RunDirectoryTest, ADryRunReportsMissingEntries) {
   class NoState final : public nn::Stateful {
    public:
     absl::StatusOr<nn::StateDict> State() override {

@@ -253,7 +253,7 @@ TEST(SafetensorsTest, RefusesWithOneClearSentence) {
   }
 }
 
-TEST(SafetensorsTest, NamesAFileThatIsNotThere) {
+TEST(SafetensorsTest, NamesAMissingFile) {
   const absl::Status status =
       SafetensorsFile::Open(TempPath("missing")).status();
   EXPECT_TRUE(absl::IsNotFound(status));
@@ -327,7 +327,7 @@ TEST(SafetensorsWriterTest, LeavesNothingWhenAbandoned) {
   EXPECT_FALSE(std::filesystem::exists(path + ".partial"));
 }
 
-TEST(SafetensorsWriterTest, RefusesNamesThatAreTaken) {
+TEST(SafetensorsWriterTest, RefusesReservedNames) {
   const std::string path = TempPath("names.safetensors");
   EXPECT_TRUE(absl::IsInvalidArgument(
       SafetensorsWriter::Create(
@@ -349,7 +349,7 @@ TEST(SafetensorsTest, ReadsHuggingFacesFiles) {
   EXPECT_EQ((*file)->tensors()[norm].sizes, (Shape{64}));
 }
 
-TEST(SafetensorsTest, AFileThatShrinksWhileItIsReadIsAnError) {
+TEST(SafetensorsTest, ReportsAFileTruncatedWhileRead) {
   const std::string path = TempPath("shrinks.safetensors");
   // More than one read, so that the first piece still exists.
   const std::vector<float> values(1 << 18, 2.0f);

@@ -40,7 +40,7 @@ std::string PlanOf(const std::vector<TensorSpec>& tensors, int world_size) {
   return plan.ok() ? plan->ToString() : plan.status().ToString();
 }
 
-TEST(SavePlanTest, WritesShardsWhereTheyLieAndReplicasOnce) {
+TEST(SavePlanTest, EachRankWritesItsShardsAndReplicasAreWrittenOnce) {
   const MeshLayout mesh = *MeshLayout::Create({{"fsdp", 2}, {"tp", 2}});
   // 5 rows over both axes: 2, 1 | 1, 1.
   EXPECT_EQ(PlanOf({Laid("w", {5, 4}, mesh, {Shard(0), Shard(1)}),
@@ -104,7 +104,7 @@ TEST(SavePlanTest, BytesAreBalancedOverReplicas) {
   EXPECT_EQ(written, total);
 }
 
-TEST(SavePlanTest, EveryCellLiesInTheFileOfItsWriter) {
+TEST(SavePlanTest, EveryCellIsInTheFileOfItsWriter) {
   const MeshLayout mesh = *MeshLayout::Create({{"a", 2}, {"b", 3}});
   const auto plan =
       PlanSave({Laid("x", {7, 9}, mesh, {Shard(1), Shard(0)}),

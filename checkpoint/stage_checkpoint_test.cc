@@ -193,7 +193,7 @@ TEST(StageCheckpointTest, ErrorsNameTheEntryOnEveryRank) {
 }
 
 // Only rank 1 would compare its replica with rank 0's.
-TEST(StageCheckpointTest, AStageCannotReadWhatLiesBeyondIt) {
+TEST(StageCheckpointTest, AStageCannotReadOtherStagesTensors) {
   const std::string dir = Directory("beyond");
   RunRanks(2, [&](World& world) -> absl::Status {
     CH_ASSIGN_OR_RETURN(World* const stage, world.Subset({world.rank()}));
@@ -215,7 +215,7 @@ TEST(StageCheckpointTest, AStageCannotReadWhatLiesBeyondIt) {
   });
 }
 
-TEST(StageCheckpointTest, WithoutTheOptionNamesThatDifferAreAnError) {
+TEST(StageCheckpointTest, DifferentNamesNeedUnionOfRanks) {
   RunRanks(5, [&](World& world) -> absl::Status {
     CH_ASSIGN_OR_RETURN(const Program program,
                         ProgramOf(world, Cuts()[0], /*filled=*/true));

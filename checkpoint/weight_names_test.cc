@@ -106,7 +106,7 @@ TEST(WeightNamesTest, TransposesMatricesAlone) {
   EXPECT_EQ((*tensors)[1].StoredSizes(), (Shape{6}));
 }
 
-TEST(WeightNamesTest, NamesWhatCannotLieInOneTensor) {
+TEST(WeightNamesTest, NamesParametersThatCannotBeMerged) {
   const auto error = [](const Parameters& model, const WeightNames& names) {
     const absl::Status status = MergeByName(model.named(), names).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);

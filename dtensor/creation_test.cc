@@ -52,7 +52,7 @@ std::vector<Maker> Makers(DType dtype) {
 
 const std::vector<std::vector<int>> kMeshes = {{1}, {3}, {4}, {2, 2}};
 
-TEST(DTensorCreation, GivesThePlainMakersBits) {
+TEST(DTensorCreation, EqualsPlainCreation) {
   CH_SKIP_ON(TestEngine::kMpi, "reads what other ranks wrote to its variables");
   for (const std::vector<int>& shape : kMeshes) {
     OnMesh(shape, [](const DeviceMesh& mesh) {
@@ -202,7 +202,7 @@ TEST(DTensorCreationDeathTest, RefusesLayoutsThatDoNotFit) {
       "Full of sizes \\[4\\] in the layout \\[R\\] of 2 dims");
 }
 
-TEST(DTensorCreationDeathTest, RefusesASizeThatIsNotThere) {
+TEST(DTensorCreationDeathTest, RefusesANegativeSize) {
   EXPECT_DEATH(
       OnMesh({2},
              [](const DeviceMesh& mesh) { Zeros({-1}, mesh, {Shard(0)}); }),

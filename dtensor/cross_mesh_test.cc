@@ -179,7 +179,7 @@ TEST(CrossMesh, MovesOtherDTypesAndUnevenUnits) {
       });
 }
 
-TEST(CrossMesh, CountsTheCopyOfWhatRepeatsInMemory) {
+TEST(CrossMesh, CountsTheCopyOfExpandedTensors) {
   OnTwoMeshes(2, {{1}, {0}}, {{1}, {1}},
               [](World& world, const DeviceMesh& from, const DeviceMesh& to) {
                 const Layout here = Layout::Replicated(from.layout(), 2);
@@ -257,7 +257,7 @@ TEST(CrossMesh, TheGradientOfAGradientIsRight) {
       });
 }
 
-TEST(CrossMesh, ARankThatStaysAwayIsAnError) {
+TEST(CrossMesh, AMissingRankIsAnError) {
   const absl::Status status =
       StatusOfRanks(3, [](World& world) -> absl::Status {
         CH_ASSIGN_OR_RETURN(const DeviceMesh from,
@@ -278,7 +278,7 @@ TEST(CrossMesh, ARankThatStaysAwayIsAnError) {
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
 }
 
-TEST(CrossMeshDeathTest, RefusesWhatTheEndsDoNotDescribe) {
+TEST(CrossMeshDeathTest, RefusesMismatchedLayouts) {
   EXPECT_DEATH(
       OnTwoMeshes(2, {{2}, {0, 1}}, {{2}, {1, 0}},
                   [](World&, const DeviceMesh& from, const DeviceMesh& to) {

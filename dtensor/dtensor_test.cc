@@ -141,7 +141,7 @@ TEST(DTensorDeathTest, RanksOffTheMeshHoldNoTensor) {
 
 // Each rank continues with its part; the gradient layouts declare how the local
 // gradients form the global one.
-TEST(DTensor, GradientsCrossBordersAsTheCallerSays) {
+TEST(DTensor, GradientsHaveTheDeclaredLayoutAtTheLocalBoundary) {
   OnMesh({2}, [](const DeviceMesh& mesh) {
     const Layout r = Whole(mesh, 1);
     const Layout rows = r.WithShard(0, 0);
@@ -392,7 +392,7 @@ TEST(DTensorDeathTest, RefusesPlainTensorsAmongDistributedOnes) {
 
 // A replicated leaf that a sharded op used a part of: its gradient has to be
 // gathered.
-TEST(DTensorDeathTest, GradientsThatHaveToConformAreImplicit) {
+TEST(DTensorDeathTest, GradientsThatMustBeRedistributedAreImplicit) {
   EXPECT_DEATH(
       OnMesh({2},
              [](const DeviceMesh& mesh) {
@@ -477,7 +477,7 @@ TEST(DTensor, DetachKeepsTheLayoutAndLeavesTheGraph) {
 }
 
 // Each of these would lose a reduction of the gradient, or perform it twice.
-TEST(DTensorDeathTest, RefusesGradientsThatCannotBeOnesOfTheTensor) {
+TEST(DTensorDeathTest, RefusesImpossibleGradientLayouts) {
   struct Declared {
     ReduceOp tensor;
     std::optional<ReduceOp> grad;

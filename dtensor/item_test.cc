@@ -41,7 +41,7 @@ TEST(Item, GivesTheValueOfEveryLayoutToEveryRank) {
   }
 }
 
-TEST(Item, DoesTheReductionsThatArePending) {
+TEST(Item, PerformsPendingReductions) {
   OnMesh({3}, [](const DeviceMesh& mesh) {
     const double mine = *mesh.index(0) + 2;  // 2, 3, 4
     const auto of = [&](ReduceOp op) {

@@ -131,7 +131,7 @@ TEST(LocalMap, GivesSummands) {
 
 // If all ranks compute the same, each has the whole gradient; declared as
 // summands it would count once per rank.
-TEST(LocalMap, TellsWholeGradientsFromSummands) {
+TEST(LocalMap, DistinguishesReplicatedFromPartialGradients) {
   OnMesh({3}, [](const DeviceMesh& mesh) {
     const Layout whole = Whole(mesh, 1);
     const auto gradient_of = [&](const Layout& in, const Layout& out) {

@@ -73,7 +73,7 @@ TEST(AsyncRedistribute, TheFirstUseWaits) {
   });
 }
 
-TEST(AsyncRedistribute, WhatIsDroppedHarmsNobody) {
+TEST(AsyncRedistribute, AnUnusedResultIsHarmless) {
   OnAdversarialMeshes({2}, [](const DeviceMesh& mesh) {
     const Shape sizes = {64, 3};
     const Layout r = Layout::Replicated(mesh.layout(), 2);

@@ -211,7 +211,7 @@ TEST(Redistribute, CopiesNothingOnTheWay) {
   });
 }
 
-TEST(Redistribute, CountsTheCopyOfWhatRepeatsInMemory) {
+TEST(Redistribute, CountsTheCopyOfExpandedTensors) {
   OnMesh({2}, [](const DeviceMesh& mesh) {
     RankContext& context = mesh.world().context();
     // Two rows that share memory, which a collective must not read twice.

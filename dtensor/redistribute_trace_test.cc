@@ -58,7 +58,7 @@ TEST(RedistributeTrace, ReadsWellAndPassesOn) {
 
 // Redistributions within an op, and the gradient of an explicit one, are not
 // explicit.
-TEST(RedistributeTrace, TellsWhatOpsAndGradientsDo) {
+TEST(RedistributeTrace, PrintsRedistributionsOfOpsAndGradients) {
   OnMesh({2}, [](const DeviceMesh& mesh) {
     const Layout r = Layout::Replicated(mesh.layout(), 1);
     const Layout rows = r.WithShard(0, 0);

@@ -144,7 +144,7 @@ TEST(RowExchangeTest, GathersNumbersInTheOrderOfRanks) {
   });
 }
 
-TEST(RowExchangeTest, CountsThatDifferAreAnErrorOfEveryRank) {
+TEST(RowExchangeTest, DifferentCountsAreAnErrorOnEveryRank) {
   const absl::Status status =
       StatusOfRanks(2, [](World& world) -> absl::Status {
         CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
@@ -160,7 +160,7 @@ TEST(RowExchangeTest, CountsThatDifferAreAnErrorOfEveryRank) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("all_to_all_rows"));
 }
 
-TEST(RowExchangeDeathTest, SaysWhatDoesNotFit) {
+TEST(RowExchangeDeathTest, ReportsMismatches) {
   const auto exchange = [](const Tensor& x, const RowExchange& rows) {
     OnMesh({1}, [&](const DeviceMesh& mesh) { AllToAllRows(x, rows, mesh); });
   };

@@ -136,7 +136,7 @@ TEST(DTensorExtensionsTest, ChunksOverJoinedAxes) {
       });
 }
 
-TEST(DTensorExtensionsTest, GatheringGivesTheParameterAsItWas) {
+TEST(DTensorExtensionsTest, UnshardReturnsTheOriginalParameter) {
   // 7 rows over 2 x 3 ranks: some shards are uneven or empty.
   OnMesh({{"fsdp", 2}, {"tp", 3}}, [](const DeviceMesh& mesh) -> absl::Status {
     CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
@@ -160,7 +160,7 @@ TEST(DTensorExtensionsTest, GatheringGivesTheParameterAsItWas) {
 
 // A loader reads and fills boxes of a sharded parameter. They cover the whole,
 // each element once except for replicas.
-TEST(DTensorExtensionsTest, BoxesAreWhatALoaderFills) {
+TEST(DTensorExtensionsTest, BoxesMatchTheShards) {
   OnMesh({{"fsdp", 2}, {"tp", 3}}, [](const DeviceMesh& mesh) -> absl::Status {
     CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
     CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
@@ -212,7 +212,7 @@ TEST(DTensorExtensionsTest, ChunksBeneathPartsOfAnAxis) {
   });
 }
 
-TEST(DTensorExtensionsTest, RefusesWhatLiesElsewhere) {
+TEST(DTensorExtensionsTest, RefusesParametersOfOtherMeshes) {
   OnMesh({{"fsdp", 2}, {"tp", 1}}, [](const DeviceMesh& mesh) -> absl::Status {
     CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
     const Tensor full = SmallIntegers({4}, 1);

@@ -71,7 +71,7 @@ absl::Status Nothing(World&, const DeviceMesh&, nn::Module&) {
   return absl::OkStatus();
 }
 
-TEST(CustomCommTest, TakesThePlaceOfGathersAndReductions) {
+TEST(CustomCommTest, ReplacesAllGathersAndReductions) {
   std::map<std::string, int> gathers;
   std::map<std::string, int> reductions;
   const auto custom = [&](World& world, const DeviceMesh&, nn::Module& model) {
@@ -201,7 +201,7 @@ class CustomCommErrorTest : public testing::TestWithParam<ErrorCase> {};
 
 // An error of one rank, before or after it issued the collective, or of all
 // ranks reaches every rank with the group's name. Nothing hangs.
-TEST_P(CustomCommErrorTest, ComesOutOfEveryRank) {
+TEST_P(CustomCommErrorTest, EveryRankReportsIt) {
   const bool gathers = std::get<0>(GetParam());
   const When when = std::get<1>(GetParam());
   const bool everywhere = std::get<2>(GetParam());

@@ -221,7 +221,7 @@ TEST(FullyShardTest, DryRunsCountValuesFromTheFirstRank) {
   }
 }
 
-TEST(FullyShardTest, LeavesToMaterializeWhatTheFirstRankHasNot) {
+TEST(FullyShardTest, LeavesDeferredParametersToMaterialize) {
   OnMesh({{"fsdp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
     World& world = mesh.world();
     TestModel model(1, kDim, 7, 3);
@@ -293,7 +293,7 @@ TEST(FullyShardTest, LogsWhatItDoesInOrder) {
   EXPECT_EQ(first, second);
 }
 
-TEST(FullyShardTest, RefusesWhatCannotBe) {
+TEST(FullyShardTest, RefusesInvalidArguments) {
   OnMesh({{"a", 1}, {"replicate", 1}, {"fsdp", 2}},
          [&](const DeviceMesh& mesh) -> absl::Status {
            CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
@@ -474,7 +474,7 @@ TEST(FullyShardTest, ATiedParameterMayBeIgnored) {
 }
 
 // Hooks that a program installed before FullyShard.
-TEST(FullyShardTest, HooksOfOthersSeeGatheredParameters) {
+TEST(FullyShardTest, HooksOfOthersSeeUnshardedParameters) {
   OnMesh({{"fsdp", 2}},
          [](const DeviceMesh& mesh) -> absl::Status {
            nn::Linear linear(5, 3);

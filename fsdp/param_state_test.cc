@@ -17,7 +17,7 @@ const std::vector<S>& States() {
   return states;
 }
 
-TEST(ParamStateTest, AllowsWhatTheDiagramDraws) {
+TEST(ParamStateTest, AllowsTheTransitionsOfTheDiagram) {
   // Row: from; column: to, in the order of States().
   const std::vector<std::vector<bool>> drawn = {
       /* sharded              */ {false, false, true, false},

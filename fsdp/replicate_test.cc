@@ -107,7 +107,7 @@ TEST(ReplicateTest, MayBeNamedForPrefetching) {
   EXPECT_EQ(GradientsAfter(nested), DenseGradients());
 }
 
-TEST(ReplicateTest, IsIgnoredWholeByWhatShardsAbove) {
+TEST(ReplicateTest, FullyShardAboveIgnoresIt) {
   LineSink sink(EventKind::kFsdp);
   const auto nested = [](TestModel& model, const DeviceMesh& mesh,
                          const FullyShardOptions& options) -> absl::Status {
@@ -202,7 +202,7 @@ TEST(ReplicateTest, LeavesTiedParametersToTheSharderAbove) {
   });
 }
 
-TEST(ReplicateTest, RefusesWhatCannotBe) {
+TEST(ReplicateTest, RefusesInvalidArguments) {
   OnMesh({{"a", 1}, {"dp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
     CH_ASSIGN_OR_RETURN(const DeviceMesh dp, mesh.Slice("dp"));
     TestModel model(1, 5, 7, 3);

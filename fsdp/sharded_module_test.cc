@@ -399,7 +399,7 @@ TEST(ShardedModuleTest, IntegersAreGatheredAsTheyAre) {
           });
 }
 
-TEST(ShardedModuleTest, ReducesWhatAnEarlierBackwardLeft) {
+TEST(ShardedModuleTest, ReducesGradientsOfAnEarlierBackward) {
   for (const bool freezes : {true, false}) {
     TestModel dense(2, 5, 7, 3);
     dense.FillWithIntegers();

@@ -19,7 +19,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(DeviceMesh, GivesEveryRankItsPlaceAndItsGroups) {
+TEST(DeviceMesh, GivesEveryRankItsCoordinateAndGroups) {
   CH_SKIP_ON(TestEngine::kMpi, "reads what other ranks wrote to its variables");
   RunRanks(6, [](World& world) -> absl::Status {
     auto mesh = InitDeviceMesh(world, {{"fsdp", 2}, {"tp", 3}});
@@ -194,7 +194,7 @@ TEST(DeviceMesh, AbortFailsItsGroups) {
   EXPECT_THAT(found[1], HasSubstr("enough"));
 }
 
-TEST(DeviceMesh, AbortBeforeThereIsAGroupFailsTheJob) {
+TEST(DeviceMesh, AbortBeforeTheFirstGroupFailsTheJob) {
   const absl::Status status =
       StatusOfRanks(2, [&](World& world) -> absl::Status {
         CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
@@ -305,7 +305,7 @@ TEST(DeviceMesh, OrderRootAndNumberOfRanksAreCompared) {
   });
 }
 
-TEST(DeviceMesh, ARankThatMakesNoMeshIsAnErrorNotAHang) {
+TEST(DeviceMesh, AMissingRankIsAnErrorNotAHang) {
   CH_SKIP_ON(TestEngine::kMpi, "reads what other ranks wrote to its variables");
   std::vector<std::string> found(3);
   const absl::Status status = StatusOfRanks(3, [&](World& world) {
@@ -381,7 +381,7 @@ TEST(WorldOfSomeRanks, ErrorsNameRanksOfTheJob) {
   });
 }
 
-TEST(WorldOfSomeRanks, AFailureInItFailsTheJobAndNamesTheRankOfTheJob) {
+TEST(WorldOfSomeRanks, AFailureFailsTheJobAndNamesTheWorldRank) {
   const absl::Status status =
       StatusOfRanks(5, [](World& world) -> absl::Status {
         CH_ASSIGN_OR_RETURN(World* const stage, StageOf(world));

@@ -46,7 +46,7 @@ TEST(MeshLayoutTest, AcceptsAnyDistinctRanks) {
   EXPECT_EQ(mesh.ToString(), "mesh(a=2, b=2, ranks=[7,1,40,3])");
 }
 
-TEST(MeshLayoutTest, RefusesWhatIsNoMesh) {
+TEST(MeshLayoutTest, RefusesInvalidMeshes) {
   const auto message = [](std::vector<MeshAxis> axes, std::vector<int> ranks) {
     const auto mesh = MeshLayout::Create(std::move(axes), std::move(ranks));
     EXPECT_EQ(mesh.status().code(), absl::StatusCode::kInvalidArgument);

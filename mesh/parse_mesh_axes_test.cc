@@ -23,7 +23,7 @@ std::string Text(const std::vector<MeshAxis>& axes) {
   return text;
 }
 
-TEST(ParseMeshAxes, GivesBackWhatIsWrittenInItsOrder) {
+TEST(ParseMeshAxes, KeepsTheOrder) {
   for (const std::string text :
        {"tp:1", "fsdp:2,tp:3", "tp:7,fsdp:5,replicate:11", "a b:1"}) {
     const auto axes = ParseMeshAxes(text);
@@ -32,7 +32,7 @@ TEST(ParseMeshAxes, GivesBackWhatIsWrittenInItsOrder) {
   }
 }
 
-TEST(ParseMeshAxes, NamesTheTextAndThePartThatIsWrong) {
+TEST(ParseMeshAxes, NamesTheTextAndTheWrongPart) {
   const std::string names[] = {"fsdp", "tp"};
   const struct {
     const char* text;

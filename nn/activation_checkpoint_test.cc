@@ -211,7 +211,7 @@ TEST(CheckpointDeathTest, NamesAModuleThatIsGoneBeforeItsBackward) {
                "destroyed since");
 }
 
-TEST(CheckpointTest, TakesThoseThatAPredicateWants) {
+TEST(CheckpointTest, ChecksAPredicate) {
   Tree tree;
   std::vector<std::string> asked;
   EXPECT_EQ(CheckpointActivationsIf(

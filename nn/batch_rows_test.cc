@@ -28,13 +28,13 @@ TEST(BatchRowsScopeTest, TheInnermostHolds) {
                "3 rows from 3 on of a batch of 5");
 }
 
-TEST(RowsOfTest, IsOfTheFirstThatHasDims) {
+TEST(RowsOfTest, UsesTheFirstInputWithDims) {
   EXPECT_EQ(RowsOf(Ones({4, 2})), 4);
   EXPECT_EQ(RowsOf(TensorList{Tensor(), Ones({}), Ones({3}), Ones({5})}), 3);
   EXPECT_EQ(RowsOf(TensorList{}), std::nullopt);
 }
 
-TEST(IsSpreadOverTest, AsksForSeveralOfTheRanks) {
+TEST(IsSpreadOverTest, NeedsSeveralOfTheRanks) {
   OnMesh({{"fsdp", 2}, {"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
     CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
     CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));

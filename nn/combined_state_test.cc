@@ -46,7 +46,7 @@ TEST(CombinedStateTest, KeepsAndRestoresAllParts) {
   EXPECT_EQ(again.name, "a run");
 }
 
-TEST(CombinedStateTest, TellsOfAllPartsWhatDoesNotFit) {
+TEST(CombinedStateTest, ReportsMismatchesOfAllParts) {
   TestRun run;
   const absl::Status status =
       run.all.StateToFill({"data.place", "model.w", "user.best", "user.name"})
@@ -95,7 +95,7 @@ TEST(BoundValuesTest, SetsAllOrNothing) {
   EXPECT_EQ(run.name, "");
 }
 
-TEST(CombinedStateDeathTest, WantsNamesThatTellPartsApart) {
+TEST(CombinedStateDeathTest, RequiresDistinctNames) {
   TestRun run;
   EXPECT_DEATH(CombinedState({{"a.b", &run.data}}), "\"a.b\"");
   EXPECT_DEATH(CombinedState({{"a", &run.data}, {"a", &run.user}}), "\"a\"");

@@ -107,7 +107,7 @@ int64_t BytesReceived(World& world) {
   return bytes;
 }
 
-TEST(CommReport, SaysWhichModuleAndOpCommunicates) {
+TEST(CommReport, NamesTheModuleAndOp) {
   OnTwoRanks([](World& world, const DeviceMesh& mesh,
                 Net& net) -> absl::Status {
     const Tensor x = Replicated(Full({2, 4}, 0.5), mesh);

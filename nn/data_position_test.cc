@@ -44,7 +44,7 @@ absl::StatusOr<std::vector<int64_t>> AllRows(DataPosition& position,
   return all;
 }
 
-TEST(DataPosition, GoesOnWithTheRowsThatComeNextOnAnyNumberOfRanks) {
+TEST(DataPosition, ResumesAtTheNextRowOnAnyNumberOfRanks) {
   CH_SKIP_ON(TestEngine::kMpi, "reads what other ranks wrote to its variables");
   StateDict saved;
   int64_t next = 0;

@@ -132,7 +132,7 @@ TEST(DistributeModule, ComputesWhatOneRankComputes) {
   }
 }
 
-TEST(DistributeModule, ReplicatesWhatThePartitionLeaves) {
+TEST(DistributeModule, ReplicatesTheRest) {
   OnMesh({{"dp", 2}, {"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
     // Without memory, so that a rank only ever allocates its shards.
     Net net(/*filled=*/false);

@@ -173,7 +173,7 @@ TEST(FullStateTest, NoRankHoldsTwoWholeTensors) {
   });
 }
 
-TEST(FullStateTest, AnErrorOfOneRankIsThatOfAll) {
+TEST(FullStateTest, EveryRankReportsAnErrorOfOne) {
   OnMesh({2}, [](const DeviceMesh& mesh) -> absl::Status {
     World& world = mesh.world();
     TestRun run(&mesh);
@@ -283,7 +283,7 @@ TEST(FullStateTest, RefusesSlicesThatAreCutOtherwise) {
   });
 }
 
-TEST(FullStateTest, ConvertsWhereItIsTold) {
+TEST(FullStateTest, ConvertsDtypesIfRequested) {
   OnMesh({2}, [](const DeviceMesh& mesh) -> absl::Status {
     World& world = mesh.world();
     Linear linear(2, 3);

@@ -108,7 +108,7 @@ TEST(InitializerTest, TruncatesByDrawingAnew) {
             Fill({50}, init::Normal(0.1)));
 }
 
-TEST(InitializerTest, AsksAFunctionForEachElement) {
+TEST(InitializerTest, CallsAFunctionForEachElement) {
   const Initializer by_place = init::ByElement([](const InitElement& e) {
     return static_cast<double>(e.index[0] * 10 + e.index[1] + e.sizes[1]);
   });

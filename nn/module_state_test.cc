@@ -162,7 +162,7 @@ TEST(ModuleStateTest, HasPersistentBuffers) {
   });
 }
 
-TEST(ModuleStateTest, WhatAwaitsItsValuesIsNaN) {
+TEST(ModuleStateTest, DeferredValuesAreNaN) {
   RunRanks(1, [](World&) -> absl::Status {
     Tied model;
     CH_RETURN_IF_ERROR(ModuleState(model).StateToFill(kNames).status());

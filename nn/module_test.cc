@@ -117,7 +117,7 @@ TEST(ModuleTest, TiedParametersCountOnce) {
   EXPECT_EQ(root.pair().first().weight(), root.pair().second().weight());
 }
 
-TEST(ModuleTest, FullNamesDoNotDependOnWhoAsks) {
+TEST(ModuleTest, FullNamesStartAtTheRoot) {
   Root root;
   EXPECT_THAT(Names(root.pair().second().NamedParameters()),
               ElementsAre("weight"));
@@ -500,7 +500,7 @@ TEST(ModuleDeathTest, NamesSizesThatAreLeftOutOrGivenTwice) {
   EXPECT_DEATH(Embedding({.rows = 3}), "EmbeddingOptions::rows 3 and dim 0");
 }
 
-TEST(ModuleDeathTest, SaysWhenItIsTooLate) {
+TEST(ModuleDeathTest, RefusesChangesAfterMaterialize) {
   Made made;
   ASSERT_TRUE(made.Materialize({}).ok());
   EXPECT_DEATH(made.set_dtype(kBFloat16),

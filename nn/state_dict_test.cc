@@ -30,7 +30,7 @@ TEST(StateDictTest, NamesAreThereOnce) {
   EXPECT_EQ(state.Add("", 2.0).code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST(StateDictTest, SaysWhatAnEntryIs) {
+TEST(StateDictTest, NamesTheTypeOfAnEntry) {
   StateDict state;
   ASSERT_TRUE(state.Add("step", int64_t{7}).ok());
   EXPECT_EQ(state.Get<int64_t>("steps").status(),

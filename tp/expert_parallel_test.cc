@@ -310,7 +310,7 @@ TEST(ExpertParallelTest, MovesEachRowThereAndBack) {
   });
 }
 
-TEST(ExpertParallelTest, SaysWhatDoesNotFit) {
+TEST(ExpertParallelTest, ReportsMismatches) {
   OnMesh({{"dp", 2}, {"ep", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
     CH_ASSIGN_OR_RETURN(const DeviceMesh dp, mesh.Slice("dp"));
     CH_ASSIGN_OR_RETURN(const DeviceMesh ep, mesh.Slice("ep"));

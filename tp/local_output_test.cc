@@ -62,7 +62,7 @@ void ForwardOfMlp(const ParallelPlan& plan,
   });
 }
 
-TEST(LocalOutputDeathTest, IsTakenInItsOwnPlacement) {
+TEST(LocalOutputDeathTest, MustBeUsedInItsOwnPlacement) {
   const auto same = [](const Tensor& t) { return t; };
   const Style columns = ColwiseParallel({.use_local_output = true});
   const Style whole =

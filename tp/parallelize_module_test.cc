@@ -110,7 +110,7 @@ TEST(ParallelizeModuleTest, ComputesWhatOneRankComputes) {
   }
 }
 
-TEST(ParallelizeModuleTest, HandsOutLocalOutputsWhereAsked) {
+TEST(ParallelizeModuleTest, ReturnsLocalOutputsIfRequested) {
   OnMesh({{"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
     World& world = mesh.world();
     nn::Linear linear(3, 5);
@@ -266,7 +266,7 @@ class NamedLikeOurs final : public nn::Module {
   const char* name_;
 };
 
-TEST(ParallelizeModuleTest, AsksForTypesAndNotForNames) {
+TEST(ParallelizeModuleTest, MatchesTypesRatherThanNames) {
   OnMesh({{"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
     for (const char* name : {"Linear", "Embedding"}) {
       for (const Style& style : {ColwiseParallel(), RowwiseParallel()}) {

@@ -47,7 +47,7 @@ TEST(PlanTextTest, HasALineForEachModule) {
   EXPECT_EQ((*plan)[2].first, "") << "the root";
 }
 
-TEST(PlanTextTest, SaysWhichLineIsWrongAndWhatWouldBeRight) {
+TEST(PlanTextTest, NamesTheWrongLineAndTheFix) {
   const struct {
     const char* text;
     const char* says;
@@ -76,7 +76,7 @@ TEST(PlanTextTest, SaysWhichLineIsWrongAndWhatWouldBeRight) {
   for (const auto& c : cases) EXPECT_THAT(Refusal(c.text), HasSubstr(c.says));
 }
 
-TEST(PlanTextTest, RefusesDimsThatNoActivationHas) {
+TEST(PlanTextTest, RefusesDimsOutOfRange) {
   const auto status_of = [](const char* text) {
     return std::string(ParsePlan(text, "a.plan", 4).status().message());
   };

@@ -238,7 +238,7 @@ TEST(DistributeOwnParametersTest, NamesTheParameterThatDoesNotHaveTheDim) {
   });
 }
 
-TEST(RowwiseParallelDeathTest, SaysThatAPlainTensorWasTakenForAPart) {
+TEST(RowwiseParallelDeathTest, ReportsAPlainTensorTakenForAShard) {
   EXPECT_DEATH(
       OnMesh({{"tp", 2}},
              [](const DeviceMesh& mesh) -> absl::Status {
@@ -351,7 +351,7 @@ TEST(ReplicateParallelTest, ComputesTheWholeModuleOnEveryRank) {
   }
 }
 
-TEST(ReplicateRestTest, ServesWhatThePlanLeavesOut) {
+TEST(ReplicateRestTest, ReplicatesModulesOutsideOfThePlan) {
   const Values expected = Dense();
   const std::vector<ParallelPlan> plans = {
       {{"up", ColwiseParallel()}, {"down", RowwiseParallel()}},

@@ -12,7 +12,7 @@ TEST(IntervalTest, IntersectIsEmptyWhereTheyDoNotMeet) {
   EXPECT_EQ(Intersect(Interval{6, 9}, Interval{0, 2}).size(), 0);
 }
 
-TEST(IntervalTest, EmptyLiesInEverything) {
+TEST(IntervalTest, EveryIntervalContainsTheEmptyOne) {
   EXPECT_TRUE(Contains(Interval{0, 1}, Interval{7, 7}));
   EXPECT_TRUE(Contains(Interval{0, 4}, Interval{1, 4}));
   EXPECT_FALSE(Contains(Interval{0, 4}, Interval{1, 5}));
@@ -26,7 +26,7 @@ TEST(BoxTest, IntersectWorksByDim) {
   EXPECT_TRUE(Intersect(a, Box{{4, 0}, {1, 9}}).empty());
 }
 
-TEST(BoxTest, ContainsIgnoresWhereEmptyBoxesLie) {
+TEST(BoxTest, ContainsIgnoresOffsetsOfEmptyBoxes) {
   const Box whole = WholeBox({4, 6});
   EXPECT_TRUE(Contains(whole, Box{{1, 2}, {3, 4}}));
   EXPECT_FALSE(Contains(whole, Box{{1, 2}, {3, 5}}));

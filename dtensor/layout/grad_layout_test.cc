@@ -22,7 +22,7 @@ bool Fits(const AxisState& state, const AxisState& grad, bool border) {
   return grad.is_replicate();
 }
 
-TEST(GradLayout, MayBeWhatTheTableSays) {
+TEST(GradLayout, AcceptsTheLayoutsOfTheTable) {
   const MeshLayout mesh = OracleMesh({2, 3});
   const std::vector<Layout> layouts =
       AllLayouts(mesh, 2, {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMax});

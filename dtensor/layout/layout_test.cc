@@ -220,7 +220,7 @@ TEST(LayoutTest, AxisNamesThatAreWrongAreNamed) {
             "layout: 2 units for 1 dims: give one unit for each dim");
 }
 
-TEST(LayoutTest, PrintsBesidePyTorchsNotation) {
+TEST(LayoutTest, PrintsPyTorchsNotation) {
   const MeshLayout mesh = Mesh({2, 3, 2});
   EXPECT_EQ(Layout(mesh, {{{2, 0}}, {}}, {{}, ReduceOp::kSum}).ToString(),
             "[_S(0,2),P(sum),S(0)]");
@@ -232,7 +232,7 @@ TEST(LayoutTest, PrintsBesidePyTorchsNotation) {
   EXPECT_EQ(Layout::Replicated(mesh, 0).ToString(), "[R,R,R]");
 }
 
-TEST(LayoutTest, RefusesWhatIsNoLayout) {
+TEST(LayoutTest, RefusesInvalidLayouts) {
   const MeshLayout mesh = Mesh({2, 3});
   const auto from = [&mesh](int ndim, const std::string& text) {
     const absl::Status status =

@@ -42,13 +42,13 @@ TEST(RedistributeBoundTest, SummandsThatStayAreNotCounted) {
   EXPECT_EQ(Bound("[P(sum),R]", "[P(sum),R]", {8}), 0);
 }
 
-TEST(RedistributeBoundTest, RanksThatAreToHoldSummandsShareWhatTheyReceive) {
+TEST(RedistributeBoundTest, RanksOfAPartialResultShareTheReceivedElements) {
   EXPECT_EQ(Bound("[S(0),R]", "[P(sum),R]", {8}), 0);
   EXPECT_EQ(Bound("[R,S(0)]", "[P(sum),R]", {8}), 2);
   EXPECT_EQ(Bound("[P(sum),R]", "[P(max),R]", {8}), 0);
 }
 
-TEST(RedistributeBoundTest, NothingIsBoundByNothing) {
+TEST(RedistributeBoundTest, OfNoElementsIsZero) {
   EXPECT_EQ(Bound("[P(sum),S(0)]", "[R,R]", {0, 3}), 0);
   EXPECT_EQ(Bound("[S(0),S(0)]", "[R,R]", {0}), 0);
 }

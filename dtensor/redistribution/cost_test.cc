@@ -80,7 +80,7 @@ TEST(HeldElementsTest, CountsTheSourceTheLastResultAndTheNext) {
   EXPECT_EQ(held.result(), 4);
 }
 
-TEST(HeldElementsTest, SummandsOfSumsAreNewAndOthersAreTheValue) {
+TEST(HeldElementsTest, CountsNewSummandsOfSumsOnly) {
   HeldElements sums(LayoutOf(OracleMesh({2, 2}), 1, "[R,R]"), {8});
   sums.Run(Step(Kind::kToPartial, {0}, "[R,R]", "[P(sum),R]"), {8});
   EXPECT_EQ(sums.peak(), 16);

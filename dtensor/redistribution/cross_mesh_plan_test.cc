@@ -146,7 +146,7 @@ TEST(CrossMeshPlanTest, ReadsWellAndSendsEachElementOnce) {
             "  to_partial(sum, axes=[dp]) -> [P(sum)]\n");
 }
 
-TEST(CrossMeshPlanTest, ANewShapeOfTheSameRanksMovesNothingThatStays) {
+TEST(CrossMeshPlanTest, ANewShapeOfTheSameRanksMovesOnlyChangedElements) {
   // Rank r of four holds rows 2r:2r+2 either way.
   const MeshLayout flat = OracleMesh({4});
   const MeshLayout square = OracleMesh({2, 2});

@@ -34,7 +34,7 @@ TEST(ExchangeStepTest, IsOverTheFewestAxes) {
             "all_to_all(dim 0, dim 1, axes=[dp,tp])");
 }
 
-TEST(ExchangeStepTest, IsLocalWhereRanksHaveWhatTheyWantByChance) {
+TEST(ExchangeStepTest, IsLocalIfRanksHaveTheirElementsAlready) {
   // One row: the first rank has it all, and only that rank needs any.
   EXPECT_EQ(Exchange("[S(0),R]", "[S(1),R]", {1, 1}), "local(dim 1)");
 }

@@ -162,7 +162,7 @@ TEST(OwnMemory, OfResultsThatAnOpTookFromItsInput) {
   }
 }
 
-TEST(BorderDeathTest, KnowsThatItsSidesShareMemory) {
+TEST(LocalBoundaryDeathTest, RefusesWritesThatLoseGradients) {
   // Writes whose gradient would be lost.
   const auto dies = [](const std::function<void(const DeviceMesh&)>& body,
                        const char* message) {
@@ -203,7 +203,7 @@ TEST(BorderDeathTest, KnowsThatItsSidesShareMemory) {
 }
 
 // A result that may be a copy: a view, or a part of what was redistributed.
-TEST(ShadowDeathTest, IsNeitherWrittenNorUsedOnceItsSourceWas) {
+TEST(AliasDeathTest, AliasesAreNeitherWrittenNorUsedAfterAWriteToTheirBase) {
   const auto dies = [](const std::function<void(const DeviceMesh&)>& body,
                        const char* message) {
     EXPECT_DEATH(OnMesh({3}, [&](const DeviceMesh& mesh) { body(mesh); }),
@@ -350,7 +350,7 @@ TEST(SumOfGradients, OfTwoUsesIsTheSameInEitherOrder) {
 }
 
 // A given gradient may share memory with the destination of Backward.
-TEST(GivenGradient, IsReadAsItWas) {
+TEST(GivenGradient, IsReadWithItsOldValues) {
   OnMesh({2}, [](const DeviceMesh& mesh) {
     for (const Layout& layout : AllLayouts(mesh.layout(), 1, false)) {
       const auto expect_of = [&](const auto& part_of) {

@@ -126,7 +126,7 @@ TEST(RegisterOpRule, AProgramMayRunDistributedOpsThatEmptyTheCache) {
   });
 }
 
-TEST(RegisterOpRuleDeathTest, AnOpWithoutARuleSaysHowToGetOne) {
+TEST(RegisterOpRuleDeathTest, ReportsAnOpWithoutARule) {
   EXPECT_DEATH(OnMesh({2},
                       [](const DeviceMesh& mesh) {
                         Apply1(Twice(),

@@ -47,7 +47,7 @@ struct Exchange {
   int64_t backward;
 };
 
-TEST(Exchange, IsOfResultsOnly) {
+TEST(Exchange, ExchangesOnlyResults) {
   const std::vector<Exchange> exchanges = {
       {"norm", [](const Tensor& x) { return Norm(x, 2, {0}); }, 1, 0},
       {"norm 3", [](const Tensor& x) { return Norm(x, 3, {0}); }, 1, 0},

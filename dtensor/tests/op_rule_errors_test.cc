@@ -77,7 +77,7 @@ TEST(InPlaceErrorsDeathTest, WritesThatWouldEndPendingSums) {
                "mul_in_place.*reductions are pending");
 }
 
-TEST(InPlaceErrorsDeathTest, WritesOfMoreThanThereIsRoomFor) {
+TEST(InPlaceErrorsDeathTest, RefusesResultsThatAreTooLarge) {
   EXPECT_DEATH(On(2,
                   [](const DeviceMesh& mesh) {
                     AddInPlace(Spread(Numbers({5}, 1), mesh, Rows(mesh, 1)),

@@ -107,7 +107,7 @@ TEST_P(NormBackward, KeepsSumsWhereOnlyTheGradientOfXIsWanted) {
 
 INSTANTIATE_TEST_SUITE_P(All, NormBackward, testing::Bool());
 
-TEST(OpRuleCases, AsManyAreTriedAsACaseTakesOrMayBe) {
+TEST(OpRuleCases, TriesTheRequestedNumberOfLayouts) {
   RuleFamily family = {
       "equals",
       {{"add",

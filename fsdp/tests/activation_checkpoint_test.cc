@@ -137,7 +137,7 @@ int Count(const Result& result, const std::string& line) {
       std::count(result.log.begin(), result.log.end(), line));
 }
 
-TEST(ActivationCheckpointTest, OfWhatIsShardedChangesNoGather) {
+TEST(ActivationCheckpointTest, InsideAShardedModuleAddsNoAllGather) {
   const Result plain = RunStep(Checkpointed::kNothing);
   EXPECT_EQ(plain.runs_of_a_block, 1);
   for (const Checkpointed what :
@@ -152,7 +152,7 @@ TEST(ActivationCheckpointTest, OfWhatIsShardedChangesNoGather) {
   }
 }
 
-TEST(ActivationCheckpointTest, AroundWhatIsShardedGathersOnceForBackward) {
+TEST(ActivationCheckpointTest, AroundAShardedModuleAllGathersOnceForBackward) {
   const Result plain = RunStep(Checkpointed::kNothing);
   for (const Checkpointed what : {Checkpointed::kAround, Checkpointed::kRoot}) {
     const Result result = RunStep(what);

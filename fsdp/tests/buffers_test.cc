@@ -103,7 +103,7 @@ TEST(BuffersTest, AreComparedAtTheFirstForward) {
 
 // Ranks first compare which buffers have memory and then their contents, so no
 // rank waits for one without memory.
-TEST(BuffersTest, ThatOneRankLacksAreNamed) {
+TEST(BuffersTest, NamesBuffersThatOneRankLacks) {
   const absl::Status status =
       StatusOfRanks(3, [&](World& world) -> absl::Status {
         CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,

@@ -143,7 +143,7 @@ TEST_P(CpuOffloadCaseTest, TrainsToTheSameBits) {
 INSTANTIATE_TEST_SUITE_P(Cases, CpuOffloadCaseTest, testing::ValuesIn(Cases()),
                          [](const auto& info) { return info.param.name; });
 
-TEST(CpuOffloadTest, LeavesNothingThatLastsOnTheDevice) {
+TEST(CpuOffloadTest, KeepsNoStateOnTheDevice) {
   for (const bool offload : {false, true}) {
     Bytes bytes;
     Train({}, offload, 0, &bytes);

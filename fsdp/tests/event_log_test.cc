@@ -432,7 +432,7 @@ TEST(EventLogTest, LogsTheSmallerMesh) {
           "wait blocks.0", "reduce_scatter blocks.0", "reshard blocks.0"));
 }
 
-TEST(EventLogTest, PrefetchesWhatItIsToldTo) {
+TEST(EventLogTest, PrefetchesTheModulesOfTheSettings) {
   EXPECT_THAT(
       LogOf({{"fsdp", 2}}, {},
             [](Job& job) -> absl::Status {
@@ -524,7 +524,7 @@ class Lookup final : public nn::Module {
   }
 };
 
-TEST(EventLogTest, WhatBackwardNeedsNotIsNotPrefetched) {
+TEST(EventLogTest, DoesNotPrefetchUnneededParametersInBackward) {
   OnRanks(
       {{"fsdp", 2}}, [](const DeviceMesh& mesh, LineSink& log) -> absl::Status {
         Lookup model;
@@ -546,7 +546,7 @@ TEST(EventLogTest, WhatBackwardNeedsNotIsNotPrefetched) {
       });
 }
 
-TEST(EventLogTest, AHandleThatIsLateGathersNothing) {
+TEST(EventLogTest, ALateHandleIssuesNoAllGather) {
   EXPECT_THAT(
       LogOf({{"fsdp", 2}}, {},
             [](Job& job) -> absl::Status {
@@ -597,7 +597,7 @@ TEST(EventLogTest, AListIsFreedWithoutItsLastModule) {
       });
 }
 
-TEST(EventLogTest, AForwardWithinOneGathersAndFreesNothing) {
+TEST(EventLogTest, ANestedForwardDoesNotUnshardOrReshard) {
   EXPECT_EQ(LogOf({{"fsdp", 2}}, {},
                   [](Job& job) {
                     const TensorList outputs = job.root.Run(

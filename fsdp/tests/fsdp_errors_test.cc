@@ -29,7 +29,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(FsdpErrorsTest, NamesWhatIsWrong) {
+TEST(FsdpErrorsTest, NamesEachMistake) {
   OnRanks({{"fsdp", 4}}, [](const DeviceMesh& mesh, LineSink&) -> absl::Status {
     TestModel model(1, 5, 7, 3);
     CH_EXPECT_THAT(std::string(ShardedModule::Of(model).status().message()),
@@ -217,7 +217,7 @@ TEST(FsdpErrorsDeathTest, NamesParametersWithoutMemory) {
                "Module::Materialize");
 }
 
-TEST(FsdpErrorsDeathTest, NamesTiesThatNobodyTook) {
+TEST(FsdpErrorsDeathTest, NamesTiedParametersWithoutAGroup) {
   EXPECT_DEATH(OnRanks({{"fsdp", 1}},
                        [](const DeviceMesh& mesh, LineSink&) -> absl::Status {
                          Tied model;
@@ -285,7 +285,7 @@ void TrainGrowing(
       });
 }
 
-TEST(FsdpErrorsDeathTest, NamesParametersThatCameTooLate) {
+TEST(FsdpErrorsDeathTest, NamesParametersRegisteredTooLate) {
   for (const bool replicated : {false, true}) {
     for (const int when : {0, 1}) {
       EXPECT_DEATH(TrainGrowing(replicated, when,
@@ -304,7 +304,7 @@ TEST(FsdpErrorsDeathTest, NamesParametersThatCameTooLate) {
   }
 }
 
-TEST(FsdpErrorsTest, TakesModulesThatCameLateAndWereSharded) {
+TEST(FsdpErrorsTest, AcceptsShardedModulesRegisteredLate) {
   TrainGrowing(/*replicated=*/false, 0,
                [](Growing& model, const DeviceMesh& mesh) {
                  model.AddChild();

@@ -114,7 +114,7 @@ INSTANTIATE_TEST_SUITE_P(
         Way{.name = "Checkpointed", .checkpointed = true}),
     ::testing::PrintToStringParamName());
 
-TEST(LifetimeTest, AReplicatedModelIsMissedToo) {
+TEST(LifetimeTest, ReportsADestroyedReplicatedModel) {
   ExpectEveryRankReports("TestModel",
                          [](const DeviceMesh& mesh) -> absl::Status {
                            Tensor loss;
@@ -129,7 +129,7 @@ TEST(LifetimeTest, AReplicatedModelIsMissedToo) {
                          {{"data", 2}});
 }
 
-TEST(LifetimeTest, AModuleInTheMiddleIsMissed) {
+TEST(LifetimeTest, ReportsADestroyedModuleInTheMiddle) {
   ExpectEveryRankReports(
       "TestBlock", [](const DeviceMesh& mesh) -> absl::Status {
         TestBlock first(5, 7);
@@ -166,7 +166,7 @@ class Borrower final : public nn::Module {
   TestBlock& block_;
 };
 
-TEST(LifetimeTest, ARootThatGoesBeforeItsBlocksIsMissed) {
+TEST(LifetimeTest, ReportsARootDestroyedBeforeItsBlocks) {
   const std::string root = "the root of the tree of block";
   ExpectEveryRankReports(root, [](const DeviceMesh& mesh) -> absl::Status {
     TestBlock block(5, 7);
@@ -257,7 +257,7 @@ TEST(LifetimeTest, AHandleMayOutliveARootThatOwnsItsModules) {
   }
 }
 
-TEST(LifetimeDeathTest, AHandleOfAModuleThatIsGoneNamesIt) {
+TEST(LifetimeDeathTest, NamesTheDestroyedModuleOfAHandle) {
   EXPECT_DEATH(OnRanks({{"fsdp", 1}},
                        [](const DeviceMesh& mesh, LineSink&) -> absl::Status {
                          std::optional<ShardedModule> handle;

@@ -168,7 +168,7 @@ TEST(MeshOfTest, ExpertsAreDividedByTheRanksOfTheBatch) {
 }
 
 // If a mesh has ranks outside of FullyShard's, the batch's size is unknown.
-TEST(MeshOfTest, AsksForTheDivisorWhereItDoesNotFollow) {
+TEST(MeshOfTest, RequiresADivisorIfTheDefaultIsWrong) {
   OnMesh({{"a", 2}, {"b", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
     CH_ASSIGN_OR_RETURN(const DeviceMesh a, mesh.Slice("a"));
     TestModel model(1, 5, 7, 3);
@@ -184,7 +184,7 @@ TEST(MeshOfTest, AsksForTheDivisorWhereItDoesNotFollow) {
   });
 }
 
-TEST(MeshOfTest, RefusesAMeshThatNobodyCouldGive) {
+TEST(MeshOfTest, RefusesAMeshOfThreeAxes) {
   OnMesh({{"a", 1}, {"b", 1}, {"fsdp", 2}},
          [](const DeviceMesh& mesh) -> absl::Status {
            CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));

@@ -69,7 +69,7 @@ absl::Status CheckShards(Job& job, nn::ModuleState& state) {
   return absl::OkStatus();
 }
 
-TEST(ModuleStateOfFsdpTest, IsTheShardsAlsoWhileGathered) {
+TEST(ModuleStateOfFsdpTest, ReturnsShardsAlsoWhileUnsharded) {
   OnModels([](Job& job, nn::ModuleState& state) -> absl::Status {
     CH_RETURN_IF_ERROR(CheckShards(job, state));
     job.root.Unshard().Wait();

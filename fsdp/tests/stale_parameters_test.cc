@@ -130,7 +130,7 @@ INSTANTIATE_TEST_SUITE_P(All, StaleParametersDeathTest,
                          ::testing::PrintToStringParamName());
 
 // The gradients of W and b in y = W x + b need neither of them.
-TEST(StaleParametersTest, WhatBackwardDoesNotNeedMayBeWritten) {
+TEST(StaleParametersTest, AllowsWritesToParametersThatBackwardDoesNotNeed) {
   for (const uint64_t seed : {0, 1, 2, 3}) {
     OnRanks(
         {{"fsdp", 4}},
@@ -162,7 +162,7 @@ TEST(StaleParametersTest, WhatBackwardDoesNotNeedMayBeWritten) {
   }
 }
 
-TEST(StaleParametersTest, GathersSeeWhatComputeWroteJustBefore) {
+TEST(StaleParametersTest, AllGathersWaitForWritesOfCompute) {
   for (const bool offload : {false, true}) {
     for (uint64_t seed = 0; seed < 16; ++seed) {
       OnRanks(

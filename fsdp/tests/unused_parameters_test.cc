@@ -252,7 +252,7 @@ INSTANTIATE_TEST_SUITE_P(All, ForgottenOptionTest,
                          ::testing::ValuesIn(Forgetfuls()),
                          ::testing::PrintToStringParamName());
 
-TEST(UnusedParametersTest, WhatNobodyUsesKeepsNoGradient) {
+TEST(UnusedParametersTest, ParametersUnusedOnAllRanksHaveNoGradient) {
   for (const bool whole : {true, false}) {
     for (const BranchUse other : {BranchUse::kDropped, BranchUse::kSkipped}) {
       const auto train = [&](nn::Module& model) -> absl::Status {

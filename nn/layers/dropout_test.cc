@@ -225,7 +225,7 @@ TEST(Dropout, IsTheSameOnEveryMesh) {
   });
 }
 
-TEST(DropoutDeathTest, AsksForTheStep) {
+TEST(DropoutDeathTest, RequiresAStep) {
   Twice model;
   EXPECT_DEATH(model.Forward(Ones({4})), "Dropout \"first\" does not know");
   // An unregistered Dropout would not get the calls on its owner.

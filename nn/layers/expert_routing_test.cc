@@ -30,7 +30,7 @@ TEST(ExpertRoutingTest, CountsChoices) {
   EXPECT_EQ(CountChoices({}, kExperts), Numbers({0, 0, 0}));
 }
 
-TEST(ExpertRoutingDeathTest, RefusesAnExpertThatThereIsNot) {
+TEST(ExpertRoutingDeathTest, RefusesAnUnknownExpert) {
   EXPECT_DEATH(CountChoices({3}, kExperts), "a token chose expert 3 of 3");
 }
 
@@ -50,7 +50,7 @@ TEST(ExpertRoutingTest, SortsByExpertAndKeepsTheOrderOfTokens) {
   EXPECT_EQ(routes.offsets, Shape({0, 2, 4}));
 }
 
-TEST(ExpertRoutingTest, WhatOneGivesIsWhatTheOtherTakes) {
+TEST(ExpertRoutingTest, SendCountsEqualReceiveCounts) {
   const ExpertRoutes routes =
       RouteChoices(kOfRank1, kCounts, kExperts, Owners(1), std::nullopt);
   EXPECT_EQ(routes.kept, Numbers({3, 1, 0, 2}));
@@ -104,7 +104,7 @@ TEST(ExpertRoutingTest, AnOwnerMayHaveNoExpert) {
 
 // Half of the batch is on ranks with their own expert owners. Its choices use
 // capacity but are not received.
-TEST(ExpertRoutingTest, RanksOfTheBatchThatAreNoOwnersTakeRoomOnly) {
+TEST(ExpertRoutingTest, RanksWithoutExpertsOnlyAddTokens) {
   const ExpertOwners owners = {.owners = {{1, 0, 3}}, .self = 0};
   const ExpertRoutes routes =
       RouteChoices(kOfRank1, kCounts, kExperts, owners, 3);

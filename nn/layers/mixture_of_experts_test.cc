@@ -137,7 +137,7 @@ void ExpectNear(const Tensor& actual, const Values& expected,
   }
 }
 
-TEST(MixtureOfExpertsTest, GivesWhatEachTokenGetsOfItsExperts) {
+TEST(MixtureOfExpertsTest, CombinesTheExpertsOfEachToken) {
   std::vector<std::pair<std::string, MixtureOfExpertsOptions>> cases = {
       {"dropless", kOptions}};
   cases.push_back({"of their probabilities", kOptions});
@@ -225,14 +225,14 @@ class SplitsTheBatch final : public Attachment {
   bool splits_batch() const override { return true; }
 };
 
-TEST(MixtureOfExpertsDeathTest, AsksForTheBatchWhereItIsSplit) {
+TEST(MixtureOfExpertsDeathTest, RequiresTheBatchMeshIfItIsSplit) {
   const auto model = Made(kOptions);
   model->Attach("fsdp", std::make_shared<SplitsTheBatch>());
   EXPECT_DEATH(model->Call({Tokens({kTokens, kOptions.dim})}),
                "does not know the batch.* call MixtureOfExperts::Place");
 }
 
-TEST(MixtureOfExpertsDeathTest, SaysWhatDoesNotFit) {
+TEST(MixtureOfExpertsDeathTest, ReportsMismatches) {
   EXPECT_DEATH(MixtureOfExperts({.dim = 3, .hidden = 4, .experts = 1}),
                "2 choices of 1 experts");
   EXPECT_DEATH(Made(kOptions)->Call({Ones({2, 4})}),

@@ -196,7 +196,7 @@ TEST(GradNormOnSlicesTest, CountsCopiesOnceAndOthersEachInAnyOrder) {
 
 // The parameters alternate between the whole mesh, plain tensors and the other
 // slices.
-TEST(GradNormOnSlicesTest, StandBesideOthersOfTheirRoot) {
+TEST(GradNormOnSlicesTest, CombineWithParametersOnTheRootMesh) {
   OnMesh({{"dp", kSlices}, {"tp", kRanksOfASlice}},
          [](const DeviceMesh& mesh) -> absl::Status {
            CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
@@ -228,7 +228,7 @@ TEST(GradNormOnSlicesTest, StandBesideOthersOfTheirRoot) {
          });
 }
 
-TEST(GradNormOnSlicesTest, AnInfinitePartIsNoCopyOfAFiniteOne) {
+TEST(GradNormOnSlicesTest, DetectsAnInfiniteReplicaOfAFinitePart) {
   OnMesh({{"dp", kSlices}, {"tp", kRanksOfASlice}},
          [](const DeviceMesh& mesh) -> absl::Status {
            CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));

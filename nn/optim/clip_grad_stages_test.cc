@@ -130,7 +130,7 @@ TEST(ClipGradStages, TheNormIsThatOfAllStagesOnEveryRank) {
   });
 }
 
-TEST(ClipGradStages, OneThatIsNotFiniteIsAnErrorOfEveryStage) {
+TEST(ClipGradStages, ANonFiniteGradientIsAnErrorOnEveryStage) {
   RunRanks(7, [](World& world) -> absl::Status {
     CH_ASSIGN_OR_RETURN(const DeviceMesh all,
                         InitDeviceMesh(world, {{"all", 7}}));
@@ -149,7 +149,7 @@ TEST(ClipGradStages, OneThatIsNotFiniteIsAnErrorOfEveryStage) {
   });
 }
 
-TEST(ClipGradStages, SetsOfRanksThatMeetAndDifferAreAnErrorThatNamesThem) {
+TEST(ClipGradStages, ReportsOverlappingSetsOfRanks) {
   RunRanks(3, [](World& world) -> absl::Status {
     CH_ASSIGN_OR_RETURN(const DeviceMesh all,
                         InitDeviceMesh(world, {{"all", 3}}));
@@ -182,7 +182,7 @@ std::unique_ptr<Parameter> OnMeshWhole(const DeviceMesh& mesh,
   return parameter;
 }
 
-TEST(ClipGradStages, ParametersOfAllStagesBesideThoseOfOneAreAnError) {
+TEST(ClipGradStages, ReportsParametersOfAllStagesMixedWithThoseOfOne) {
   RunRanks(2, [](World& world) -> absl::Status {
     CH_ASSIGN_OR_RETURN(const DeviceMesh all,
                         InitDeviceMesh(world, {{"all", 2}}));
@@ -200,7 +200,7 @@ TEST(ClipGradStages, ParametersOfAllStagesBesideThoseOfOneAreAnError) {
   });
 }
 
-TEST(ClipGradStages, AnErrorOfOneStageIsOneOfAll) {
+TEST(ClipGradStages, EveryStageReportsAnErrorOfOne) {
   RunRanks(4, [](World& world) -> absl::Status {
     CH_ASSIGN_OR_RETURN(const DeviceMesh all,
                         InitDeviceMesh(world, {{"all", 4}}));

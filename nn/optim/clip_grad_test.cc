@@ -169,7 +169,7 @@ TEST(ScaleGradsToNormTest, ClipsPartsByTheNormOfTheWhole) {
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
 }
 
-TEST(ClipGradNormTest, NeighboursCountLikeOthers) {
+TEST(ClipGradNormTest, CountsAdjacentAndStridedParts) {
   const Tensor flat = Plain({12}, 1);
   const auto part = [&](int64_t offset, Shape sizes, Shape strides) {
     return MakeView(flat.storage(), offset, sizes, strides, kFloat32);
@@ -345,7 +345,7 @@ TEST(ClipGradNormTest, ARankMayHaveNoGradient) {
   });
 }
 
-TEST(ClipGradNormTest, ARankHearsOfAnothersNan) {
+TEST(ClipGradNormTest, EveryRankReportsANanOfOne) {
   OnMesh({{"fsdp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
     World& world = mesh.world();
     const float value =
@@ -361,7 +361,7 @@ TEST(ClipGradNormTest, ARankHearsOfAnothersNan) {
   });
 }
 
-TEST(ClipGradNormTest, WhatIsNotFiniteOnOneRankIsAnErrorOnAll) {
+TEST(ClipGradNormTest, EveryRankReportsANonFiniteGradientOfOne) {
   CH_SKIP_ON(Device::Kind::kCuda, "writes to memory as the host");
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const Shape sizes = {3};

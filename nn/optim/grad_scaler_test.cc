@@ -102,7 +102,7 @@ TEST(GradScalerTest, HoldsToItsOrder) {
   EXPECT_TRUE(scaler.Update().ok());
 }
 
-TEST(GradScalerTest, EveryRankOfTheJobHearsOfAnOverflow) {
+TEST(GradScalerTest, EveryRankDetectsAnOverflowOfOne) {
   OnMesh({{"fsdp", 2}, {"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
     World& world = mesh.world();
     CH_ASSIGN_OR_RETURN(DeviceMesh tp, mesh.Slice("tp"));
@@ -136,7 +136,7 @@ TEST(GradScalerTest, EveryRankOfTheJobHearsOfAnOverflow) {
 }
 
 // Which ranks have gradients, and on which one they overflowed.
-TEST(GradScalerTest, ARankWithoutGradientsHearsOfAnOverflow) {
+TEST(GradScalerTest, ARankWithoutGradientsDetectsAnOverflow) {
   for (int with = 1; with < 8; ++with) {
     OnMesh({{"fsdp", 3}}, [with](const DeviceMesh& mesh) -> absl::Status {
       World& world = mesh.world();

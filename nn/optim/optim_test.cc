@@ -235,7 +235,7 @@ TEST(OptimizersTest, WarnOnceOfNoGradientOnARankOfSeveral) {
               HasSubstr("none of the 2 parameters (the first is w)"));
 }
 
-TEST(OptimizersDeathTest, NameParametersThatAreNotThere) {
+TEST(OptimizersDeathTest, NameMissingParameters) {
   const auto weight = Named("weight", std::vector<float>{1});
   EXPECT_DEATH(Sgd({weight.get(), nullptr}, {}),
                HasSubstr("Sgd: parameter 1 of 2 is null"));
@@ -308,7 +308,7 @@ TEST(OptimizersTest, OutliveTheirModel) {
   }
 }
 
-TEST(OptimizersTest, NameGroupsThatSayNothing) {
+TEST(OptimizersTest, NameGroupsWithoutAPredicate) {
   const auto weight = Named("weight", std::vector<float>{1});
   weight->set_grad(Ones({1}));
   Sgd sgd({weight.get()}, {}, {{.has = nullptr, .lr_scale = 2}});
@@ -410,7 +410,7 @@ TEST(OptimizersTest, TakeNoStateThatDoesNotFit) {
   EXPECT_EQ(lion.StateOf(0).step, kMostSteps + 1);
 }
 
-TEST(OptimizersTest, TakeNoStateThatLiesOtherwise) {
+TEST(OptimizersTest, RefuseStateOfAnotherLayout) {
   OnMesh({{"fsdp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
     const Layout whole = Layout::Replicated(mesh.layout(), 1);
     const Layout rows = whole.WithShard(0, 0);
@@ -434,7 +434,7 @@ TEST(OptimizersTest, TakeNoStateThatLiesOtherwise) {
   });
 }
 
-TEST(OptimizersTest, RestoreNoStepsThatNoRunHas) {
+TEST(OptimizersTest, RefuseStepsOutOfRange) {
   const auto p = Named("p", std::vector<float>{1, 2});
   Lion lion({p.get()}, {});
   ASSERT_TRUE(lion.SetState("p", {.step = 3, .tensors = {Ones({2})}}).ok());
@@ -485,7 +485,7 @@ TEST(EmaTest, FollowsTheFormula) {
   EXPECT_TRUE(absl::IsFailedPrecondition(ema.SwapOut()));
 }
 
-TEST(EmaTest, NoStepIsTakenWhileItIsSwappedIn) {
+TEST(EmaTest, RefusesAStepWhileSwappedIn) {
   const auto p = Named("p", Values(0));
   Sgd sgd({p.get()}, {.lr = 1});
   Ema ema({p.get()}, {.decay = 0.9});
@@ -591,7 +591,7 @@ TEST(EmaTest, MayBeMissingAsAWhole) {
               HasSubstr("1 missing (updates)"));
 }
 
-TEST(EmaTest, TakesParametersAsTheyLie) {
+TEST(EmaTest, SupportsAnyLayout) {
   OnMesh({{"fsdp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
     const Layout rows = Layout::Replicated(mesh.layout(), 1).WithShard(0, 0);
     const auto at = [&](const std::vector<float>& values) {

@@ -64,7 +64,7 @@ TEST(ScheduleTest, HasNoRateWhereThereIsNoSchedule) {
   EXPECT_DEATH(schedule.At(-3), "counted from 0");
 }
 
-TEST(ScheduleTest, SaysWhatMakesNone) {
+TEST(ScheduleTest, ReportsInvalidOptions) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (const Schedule& bad :
        {Schedule{.peak = nan}, Schedule{.peak = -1},
