@@ -134,7 +134,7 @@ absl::Status Run(ch::World& world, const Settings& settings) {
   CH_RETURN_IF_ERROR(saver.Wait());
   std::vector<double> plain;
   std::vector<double> calls;
-  std::vector<double> held_up;
+  std::vector<double> blocked;
   std::vector<double> of_step;
   std::vector<double> of_steps;
   std::vector<double> plain_cpu;
@@ -148,7 +148,7 @@ absl::Status Run(ch::World& world, const Settings& settings) {
     CH_RETURN_IF_ERROR(saver.Save(run, settings.dir, /*overwrite=*/true));
     calls.push_back(SecondsSince(start));
     CH_ASSIGN_OR_RETURN(const std::vector<double> with, train(settings.every));
-    held_up.push_back(absl::ToDoubleSeconds(saver.held_up()));
+    blocked.push_back(absl::ToDoubleSeconds(saver.blocked_duration()));
     CH_RETURN_IF_ERROR(saver.Wait());
     plain_cpu.push_back((cpu_plain - cpu_start) / settings.every);
     save_cpu.push_back(CpuSeconds() - cpu_plain - (cpu_plain - cpu_start));
@@ -181,7 +181,7 @@ absl::Status Run(ch::World& world, const Settings& settings) {
       static_cast<double>(stats.bytes_read) * 1e-6, save * 1e3, load * 1e3,
       Median(plain) * 1e3, Median(of_step) * 1e3,
       100 * Median(of_step) / Median(plain), settings.rounds,
-      Median(calls) * 1e3, Median(held_up) * 1e3, settings.every,
+      Median(calls) * 1e3, Median(blocked) * 1e3, settings.every,
       Median(of_steps) * 100, Median(plain_cpu) * 1e3, Median(save_cpu) * 1e3,
       100 * Median(save_cpu) / (Median(plain_cpu) * settings.every),
       settings.every);

@@ -93,14 +93,14 @@ absl::Status AsyncCheckpointer::Begin(
     const absl::StatusOr<nn::StateDict>& state, const std::string& dir,
     bool overwrite, std::function<absl::Status()> then) {
   const auto begin = std::chrono::steady_clock::now();
-  held_up_ = absl::ZeroDuration();
+  blocked_duration_ = absl::ZeroDuration();
   if (world_.context().dry_run()) {
     CH_RETURN_IF_ERROR(state.status());
     return SaveCheckpoint(world_, *state, dir);
   }
   CH_ASSIGN_OR_RETURN(job_, SaveJob::Prepare(world_, state, dir, overwrite,
                                              *options_.file_system,
-                                             options_.beside_if_refused));
+                                             options_.use_fallback_directory));
   written_ = {};
   until_written_ = written_.get_future().share();
   committed_ = {};
@@ -138,7 +138,7 @@ absl::Status AsyncCheckpointer::Begin(
     written_.set_value(writer.status());
     committed_.set_value(writer.status());
   }
-  held_up_ += Since(begin);
+  blocked_duration_ += Since(begin);
   return absl::OkStatus();
 }
 
@@ -253,7 +253,7 @@ void AsyncCheckpointer::WaitUntilCopied() {
   // Its error is also an error of the save.
   work_->RunUntil(num_copies_).IgnoreError();
   AwaitDevice();
-  held_up_ += Since(begin);
+  blocked_duration_ += Since(begin);
 }
 
 absl::StatusOr<std::string> AsyncCheckpointer::WriteFile() {

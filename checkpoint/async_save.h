@@ -54,8 +54,8 @@ struct AsyncOptions {
   /// How long the first rank's thread waits for the others' reports after its
   /// own file is written. Then it abandons the checkpoint.
   absl::Duration timeout = absl::Minutes(30);
-  /// SaveCheckpointOptions::beside_if_refused of every save.
-  bool beside_if_refused = false;
+  /// SaveCheckpointOptions::use_fallback_directory of every save.
+  bool use_fallback_directory = false;
   /// File system calls of this rank. Must outlive the saver.
   FileSystem* file_system = &FileSystem::Real();
 };
@@ -108,7 +108,7 @@ class AsyncCheckpointer {
   /// includes planning and the wait of the first op that wrote to the state,
   /// with the work that was in the stream before it. It excludes the wait for
   /// the previous save and the CPU time of the copy.
-  absl::Duration held_up() const { return held_up_; }
+  absl::Duration blocked_duration() const { return blocked_duration_; }
 
  private:
   absl::Status Begin(const absl::StatusOr<nn::StateDict>& state,
@@ -149,7 +149,7 @@ class AsyncCheckpointer {
   std::unique_ptr<std::byte[]> staging_;
   Block staging_block_;
   size_t staging_bytes_ = 0;
-  absl::Duration held_up_;
+  absl::Duration blocked_duration_;
 
   /// \name State of the running save
   /// @{

@@ -185,10 +185,10 @@ TEST(AsyncSaveTest, AnOpThatWritesWaitsForTheCopy) {
     for (int i = 0; i < 2; ++i) {
       FillInPlace(local, 1);
       CH_RETURN_IF_ERROR(saver.Save(state, dir, /*overwrite=*/true));
-      const absl::Duration call = saver.held_up();
+      const absl::Duration call = saver.blocked_duration();
       FillInPlace(local, 2);
       CH_EXPECT_GT(call, absl::ZeroDuration());
-      CH_EXPECT_GT(saver.held_up(), call);
+      CH_EXPECT_GT(saver.blocked_duration(), call);
       CH_RETURN_IF_ERROR(saver.Wait());
       CH_RETURN_IF_ERROR(LoadCheckpoint(world, state, dir));
       const std::vector<float> saved = local.ToVector<float>();

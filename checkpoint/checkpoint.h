@@ -44,7 +44,7 @@ struct SaveCheckpointOptions {
   bool overwrite = false;
   /// Whether to write to a directory next to `dir` if `dir` is refused; the
   /// error then names that directory. For a state that exists nowhere else.
-  bool beside_if_refused = false;
+  bool use_fallback_directory = false;
   /// Whether to save the union of the ranks' states, whose names may differ:
   /// each pipeline stage passes its own parameters, with names that no other
   /// stage has. Ranks with the same names share one state, as usual. Small

@@ -216,8 +216,7 @@ TEST(CheckpointFuzzTest, DamagedModelsAreRefusedOrRead) {
         CH_ASSIGN_OR_RETURN(const nn::LlamaConfig config, LoadConfig(kModel));
         nn::Llama model(config);
         CH_RETURN_IF_ERROR(LoadHuggingFace(model, kModel));
-        return SaveHuggingFace(world, model, whole,
-                               {.most_bytes_of_a_file = 12000});
+        return SaveHuggingFace(world, model, whole, {.max_file_bytes = 12000});
       });
   ASSERT_TRUE(saved.ok()) << saved;
   std::vector<std::string> names;

@@ -260,14 +260,14 @@ absl::Status LoadWeights(nn::Module& model, const std::string& dir,
   for (const nn::NamedParameter& named : all) leased.push_back(named.parameter);
   nn::LeaseParameters(leased);
   // Files do not have these.
-  std::vector<nn::Parameter*> beside;
+  std::vector<nn::Parameter*> transient;
   for (const nn::NamedBuffer& named : model.NamedBuffers()) {
-    if (!named.buffer->persistent()) beside.push_back(named.buffer);
+    if (!named.buffer->persistent()) transient.push_back(named.buffer);
     for (Slice& slice : slices) {
       if (slice.parameter == named.buffer) slice.may_be_infinite = true;
     }
   }
-  CH_RETURN_IF_ERROR(nn::Materialize(beside, {}));
+  CH_RETURN_IF_ERROR(nn::Materialize(transient, {}));
   RankContext& context = RankContext::Current();
   for (const Slice& slice : slices) {
     CH_CHECK(slice.local.is_contiguous()) << slice.local.Describe();

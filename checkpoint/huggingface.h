@@ -61,12 +61,12 @@ struct SaveOptions {
   /// Whether to write to a directory next to `dir` if `dir` is refused, e.g.
   /// because it was created after CheckSaveDirectory; the error then names that
   /// directory. For weights that exist nowhere else.
-  bool beside_if_refused = false;
+  bool use_fallback_directory = false;
   /// Dtype in which floating-point weights are written. Unset: the model's.
   std::optional<DType> dtype = std::nullopt;
   /// If not 0: writes several files and an index. A file has at most this many
   /// bytes of tensors, or one larger tensor.
-  int64_t most_bytes_of_a_file = 0;
+  int64_t max_file_bytes = 0;
   /// File system calls of this rank. Must outlive the save.
   FileSystem* file_system = &FileSystem::Real();
 };

@@ -382,10 +382,10 @@ TEST(SaveTest, RefusesDifferentFileLayouts) {
     std::string why;
   } cases[] = {
       {{.dtype = kBFloat16}, as_is, "location of bias"},
-      {{.most_bytes_of_a_file = 1}, as_is, "location of bias"},
+      {{.max_file_bytes = 1}, as_is, "location of bias"},
       {{}, renamed, "location of bias"},
       {{.dtype = kInt64}, as_is, "on rank 1: weights cannot be saved as"},
-      {{.most_bytes_of_a_file = -1}, as_is, "on rank 1: SaveOptions::most_"},
+      {{.max_file_bytes = -1}, as_is, "on rank 1: SaveOptions::max_"},
       {{}, wrong, "on rank 1: "},
   };
   for (const auto& c : cases) {
@@ -427,7 +427,7 @@ TEST(SaveTest, FilesAreAsLongAsTheyWillBeBeforeRanksWrite) {
     nn::Linear model(3, 4, {.bias = true});
     CH_RETURN_IF_ERROR(model.Materialize({.seed = 1}));
     return SaveWeights(world, model, dir, {.rules = {{"*", "*"}}}, "{}",
-                       {.most_bytes_of_a_file = 1, .file_system = &files});
+                       {.max_file_bytes = 1, .file_system = &files});
   });
   EXPECT_TRUE(fs::exists(dir + "/model-00002-of-00002.safetensors"));
   EXPECT_FALSE(files.grew());

@@ -154,7 +154,7 @@ TEST_P(LlamaFamiliesTest, ComputesAndSavesWhatTransformersDoes) {
            CH_RETURN_IF_ERROR(checkpoint::LoadHuggingFace(model, dir));
            CH_RETURN_IF_ERROR(Compute(model, answer));
            return checkpoint::SaveHuggingFace(mesh.world(), model, saved,
-                                              {.most_bytes_of_a_file = 5000});
+                                              {.max_file_bytes = 5000});
          });
   checkpoint::ExpectSameWeights(dir, saved);
   EXPECT_TRUE(std::filesystem::exists(saved + "/model.safetensors.index.json"));

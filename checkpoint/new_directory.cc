@@ -273,7 +273,7 @@ absl::StatusOr<std::unique_ptr<NewDirectory>> NewDirectory::Create(
   return directory;
 }
 
-absl::StatusOr<std::unique_ptr<NewDirectory>> NewDirectory::CreateBeside(
+absl::StatusOr<std::unique_ptr<NewDirectory>> NewDirectory::CreateFallback(
     const std::string& given, absl::Status refusal, FileSystem& files) {
   std::error_code error;
   const fs::path absolute = fs::absolute(given, error).lexically_normal();

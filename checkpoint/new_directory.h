@@ -74,7 +74,7 @@ class NewDirectory {
   /// a directory. Commit leaves it there and fails.
   /// \param refusal the error of Create, not OK. Commit returns it, with the
   ///     location of the files.
-  static absl::StatusOr<std::unique_ptr<NewDirectory>> CreateBeside(
+  static absl::StatusOr<std::unique_ptr<NewDirectory>> CreateFallback(
       const std::string& path, absl::Status refusal,
       FileSystem& files = FileSystem::Real());
   /// Removes the added files, unless Keep or Commit was called.

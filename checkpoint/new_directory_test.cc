@@ -80,7 +80,7 @@ TEST_F(NewDirectoryTest, WritesToAFallbackDirectory) {
     const absl::Status refusal =
         NewDirectory::Create(Path(c.path), false).status();
     ASSERT_FALSE(refusal.ok());
-    auto directory = NewDirectory::CreateBeside(Path(c.path), refusal);
+    auto directory = NewDirectory::CreateFallback(Path(c.path), refusal);
     ASSERT_TRUE(directory.ok()) << directory.status();
     Write((*directory)->Add("config.json"), "{}");
     const absl::Status status = (*directory)->Commit();

@@ -52,8 +52,8 @@ std::optional<int64_t> StepOf(const std::string& name) {
 
 /// Returns the step of a name that TakeFreeName made from the step's directory:
 /// "step-000003.saving", "step-000003.saving-2".
-std::optional<int64_t> StepBeside(const std::string& name,
-                                  const std::string& suffix) {
+std::optional<int64_t> StepWithSuffix(const std::string& name,
+                                      const std::string& suffix) {
   const size_t at = name.find(suffix);
   if (at == std::string::npos) return std::nullopt;
   absl::string_view number = absl::string_view(name).substr(at + suffix.size());
@@ -255,7 +255,7 @@ absl::StatusOr<std::vector<std::string>> UnfinishedSteps(
                       NamesIn(root, files));
   std::vector<std::string> found;
   for (const std::string& name : names) {
-    if (!StepBeside(name, kSaving).has_value()) continue;
+    if (!StepWithSuffix(name, kSaving).has_value()) continue;
     // The step itself may be a link to outside of `root`.
     std::string dir = absl::StrCat(root, "/", name);
     const absl::StatusOr<bool> is_own = IsOwnDirectory(dir, files);
@@ -366,7 +366,7 @@ absl::Status SetAsideLaterSteps(const std::string& root, int64_t step,
                       NamesIn(root, files));
   for (const std::string& name : names) {
     if (steps.empty() || steps.back() <= step) break;
-    if (StepBeside(name, kAside).value_or(step) <= step) continue;
+    if (StepWithSuffix(name, kAside).value_or(step) <= step) continue;
     return absl::FailedPreconditionError(absl::StrCat(
         root, "/", name, " was set aside before, and ",
         StepDirectory(root, steps.back()),
@@ -393,8 +393,8 @@ RunCheckpoints::RunCheckpoints(World& world, std::string root,
     : world_(world),
       root_(std::move(root)),
       options_(options),
-      saver_(world,
-             {.beside_if_refused = true, .file_system = options.file_system}) {}
+      saver_(world, {.use_fallback_directory = true,
+                     .file_system = options.file_system}) {}
 
 absl::StatusOr<std::optional<int64_t>> RunCheckpoints::Latest() {
   CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
@@ -480,7 +480,7 @@ absl::Status RunCheckpoints::Save(nn::Stateful& stateful, int64_t step) {
   const absl::Status saved = [&]() -> absl::Status {
     CH_RETURN_IF_ERROR(SaveCheckpoint(world_, stateful, dir,
                                       {.overwrite = is_own,
-                                       .beside_if_refused = true,
+                                       .use_fallback_directory = true,
                                        .file_system = options_.file_system}));
     // No new checkpoint is in place, so no old one may be removed.
     if (world_.context().dry_run()) return absl::OkStatus();
@@ -488,7 +488,7 @@ absl::Status RunCheckpoints::Save(nn::Stateful& stateful, int64_t step) {
                         AllRanks(world_));
     return OnFirstRank(*comm, "remove old checkpoints", remove_old);
   }();
-  held_up_ = absl::Now() - begin;
+  blocked_duration_ = absl::Now() - begin;
   return saved;
 }
 

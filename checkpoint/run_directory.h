@@ -145,9 +145,9 @@ class RunCheckpoints {
   absl::Status Wait();
 
   /// Returns how long the last Save has blocked the rank's thread so far:
-  /// AsyncCheckpointer::held_up or, without `async`, the whole save.
-  absl::Duration held_up() const {
-    return options_.async ? saver_.held_up() : held_up_;
+  /// AsyncCheckpointer::blocked_duration or, without `async`, the whole save.
+  absl::Duration blocked_duration() const {
+    return options_.async ? saver_.blocked_duration() : blocked_duration_;
   }
 
  private:
@@ -159,7 +159,7 @@ class RunCheckpoints {
   std::set<int64_t> resumed_;
   std::set<int64_t> saved_;
   AsyncCheckpointer saver_;
-  absl::Duration held_up_;
+  absl::Duration blocked_duration_;
 };
 
 }  // namespace crosshatch::checkpoint

@@ -43,7 +43,7 @@ absl::Status Save(World& world, const absl::StatusOr<nn::StateDict>& state,
   CH_ASSIGN_OR_RETURN(
       const std::unique_ptr<SaveJob> job,
       SaveJob::Prepare(world, state, dir, options.overwrite,
-                       *options.file_system, options.beside_if_refused,
+                       *options.file_system, options.use_fallback_directory,
                        options.union_of_ranks));
   CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
                       AllRanks(world));

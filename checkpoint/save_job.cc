@@ -206,7 +206,7 @@ absl::StatusOr<Planned> PlanUnion(World& world, const std::string& label,
 absl::StatusOr<std::unique_ptr<SaveJob>> SaveJob::Prepare(
     World& world, const absl::StatusOr<nn::StateDict>& state,
     const std::string& dir, bool overwrite, FileSystem& files,
-    bool beside_if_refused, bool union_of_ranks) {
+    bool use_fallback_directory, bool union_of_ranks) {
   CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
                       AllRanks(world));
   const std::string label = absl::StrCat("save to ", dir);
@@ -231,7 +231,7 @@ absl::StatusOr<std::unique_ptr<SaveJob>> SaveJob::Prepare(
       OnEveryRank(*comm, "save: open", [&]() -> absl::StatusOr<std::string> {
         if (world.rank() == 0) {
           const absl::Status opened =
-              job->Open(dir, overwrite, beside_if_refused);
+              job->Open(dir, overwrite, use_fallback_directory);
           if (!opened.ok()) {
             job->GiveUp();
             return opened;
@@ -297,12 +297,12 @@ absl::Span<const SaveJob::Piece> SaveJob::Round(int round) const {
 }
 
 absl::Status SaveJob::Open(const std::string& dir, bool overwrite,
-                           bool beside_if_refused) {
+                           bool use_fallback_directory) {
   absl::StatusOr<std::unique_ptr<NewDirectory>> target =
       NewDirectory::Create(dir, overwrite, files_, IsCheckpointFile);
-  if (!target.ok() && beside_if_refused) {
-    auto beside = NewDirectory::CreateBeside(dir, target.status(), files_);
-    if (beside.ok()) target = *std::move(beside);
+  if (!target.ok() && use_fallback_directory) {
+    auto fallback = NewDirectory::CreateFallback(dir, target.status(), files_);
+    if (fallback.ok()) target = *std::move(fallback);
   }
   CH_RETURN_IF_ERROR(target.status());
   target_ = *std::move(target);

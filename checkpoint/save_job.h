@@ -48,14 +48,15 @@ class SaveJob {
   /// dry runs. Waits for work that was issued before.
   /// \param state this rank's state, or its error.
   /// \param files must outlive the job.
-  /// \param beside_if_refused if `dir` is refused, whether to write next to it.
+  /// \param use_fallback_directory if `dir` is refused, whether to write next
+  /// to it.
   ///     Commit then fails with that location.
   /// \param union_of_ranks as SaveCheckpointOptions.
   /// \error the same on every rank; then no files are left behind.
   static absl::StatusOr<std::unique_ptr<SaveJob>> Prepare(
       World& world, const absl::StatusOr<nn::StateDict>& state,
       const std::string& dir, bool overwrite, FileSystem& files,
-      bool beside_if_refused = false, bool union_of_ranks = false);
+      bool use_fallback_directory = false, bool union_of_ranks = false);
 
   /// A part of a cell that this rank writes, at most kMaxPieceBytes.
   struct Piece {
@@ -127,7 +128,7 @@ class SaveJob {
         files_(files) {}
 
   absl::Status Open(const std::string& dir, bool overwrite,
-                    bool beside_if_refused);
+                    bool use_fallback_directory);
   void CutPieces(absl::Span<const Tensor> data);
   absl::Status WriteIndex();
 

@@ -131,10 +131,10 @@ absl::StatusOr<Contents> PlanContents(nn::Module& model,
         absl::StrCat("weights cannot be saved as ", Name(*options.dtype),
                      ": SaveOptions::dtype is a floating-point type"));
   }
-  if (options.most_bytes_of_a_file < 0) {
+  if (options.max_file_bytes < 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("SaveOptions::most_bytes_of_a_file must not be negative: ",
-                     options.most_bytes_of_a_file));
+        absl::StrCat("SaveOptions::max_file_bytes must not be negative: ",
+                     options.max_file_bytes));
   }
   Contents contents;
   CH_ASSIGN_OR_RETURN(contents.tensors,
@@ -146,7 +146,7 @@ absl::StatusOr<Contents> PlanContents(nn::Module& model,
   }
   CH_ASSIGN_OR_RETURN(
       contents.files,
-      WeightFilesPlan::Create(std::move(infos), options.most_bytes_of_a_file));
+      WeightFilesPlan::Create(std::move(infos), options.max_file_bytes));
   return contents;
 }
 
@@ -254,9 +254,10 @@ absl::Status Save::OpenOnFirst(const WeightFilesPlan& plan,
   FileSystem& files = *options_.file_system;
   absl::StatusOr<std::unique_ptr<NewDirectory>> directory =
       NewDirectory::Create(dir_, options_.overwrite, files);
-  if (!directory.ok() && options_.beside_if_refused) {
-    auto beside = NewDirectory::CreateBeside(dir_, directory.status(), files);
-    if (beside.ok()) directory = *std::move(beside);
+  if (!directory.ok() && options_.use_fallback_directory) {
+    auto fallback =
+        NewDirectory::CreateFallback(dir_, directory.status(), files);
+    if (fallback.ok()) directory = *std::move(fallback);
   }
   CH_RETURN_IF_ERROR(directory.status());
   directory_ = *std::move(directory);

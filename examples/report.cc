@@ -127,10 +127,10 @@ void Report::PrintTraffic() const {
               FormatBytes(last_->memory.peak_total).c_str());
 }
 
-void Report::Saved(absl::Duration held_up) {
+void Report::Saved(absl::Duration blocked) {
   ++saves_;
-  all_saves_ += held_up;
-  longest_save_ = std::max(longest_save_, held_up);
+  all_saves_ += blocked;
+  longest_save_ = std::max(longest_save_, blocked);
 }
 
 void Report::PrintSaves() const {

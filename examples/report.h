@@ -34,8 +34,8 @@ class Report {
   /// otherwise one step per second.
   void Step(const StepMetrics& metrics);
   /// Counts a saved checkpoint.
-  /// \param held_up how long the save blocked the run.
-  void Saved(absl::Duration held_up);
+  /// \param blocked how long the save blocked the run.
+  void Saved(absl::Duration blocked);
   /// Prints a line to stderr.
   void Warn(const std::string& text);
   /// Prints tokens drawn from the model.

@@ -460,7 +460,7 @@ absl::Status Trainer::PollSave() {
 
 absl::Status Trainer::EndSave() {
   const absl::Status saved = checkpoints_.Wait();
-  if (saves_ && saved.ok()) report_.Saved(checkpoints_.held_up());
+  if (saves_ && saved.ok()) report_.Saved(checkpoints_.blocked_duration());
   saves_ = false;
   return Unwritten(saved);
 }
@@ -531,7 +531,7 @@ absl::Status Trainer::Run() {
     CH_RETURN_IF_ERROR(
         checkpoint::SaveHuggingFace(world_, model_, options_.save_dir,
                                     {.overwrite = options_.overwrite,
-                                     .beside_if_refused = true,
+                                     .use_fallback_directory = true,
                                      .dtype = options_.save_dtype}));
   }
   CH_RETURN_IF_ERROR(PrintSample());
