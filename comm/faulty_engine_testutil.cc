@@ -64,8 +64,8 @@ Fingerprint Changed(Fingerprint f, Kind kind) {
   return f;
 }
 
-absl::Status Planted(Kind kind) {
-  return absl::UnavailableError(absl::StrCat("planted: ", Name(kind)));
+absl::Status Injected(Kind kind) {
+  return absl::UnavailableError(absl::StrCat("injected: ", Name(kind)));
 }
 
 }  // namespace
@@ -118,19 +118,19 @@ class FaultyEngine::FaultyGroup final : public ControlGroup {
       case Kind::kBarrierBefore: {
         Fingerprint barrier;
         barrier.sequence = fingerprint.sequence;
-        barrier.label = "planted";
+        barrier.label = "injected";
         CH_RETURN_IF_ERROR(inner_->Agree(barrier, [](PayloadRoom) {}));
         inner_->Done();
         return inner_->Agree(fingerprint, offer);
       }
       case Kind::kError:
-        return Planted(kind);
+        return Injected(kind);
       case Kind::kFail:
         (void)inner_->Fail(absl::UnavailableError(
-            absl::StrCat(group_->traffic.group, ": planted: ", Name(kind))));
+            absl::StrCat(group_->traffic.group, ": injected: ", Name(kind))));
         return inner_->Agree(fingerprint, offer);
       case Kind::kPoison:
-        context_.Poison(Planted(kind));
+        context_.Poison(Injected(kind));
         return inner_->Agree(fingerprint, offer);
       case Kind::kNeverComes:
         while (!context_.poisoned()) std::this_thread::yield();
@@ -155,7 +155,7 @@ class FaultyEngine::FaultyGroup final : public ControlGroup {
                         traffic.exchanges == fault.index;
     ++traffic.exchanges;
     if (is_now && fault.kind == Kind::kErrorOfExchange) {
-      return Planted(fault.kind);
+      return Injected(fault.kind);
     }
     if (is_now && fault.kind == Kind::kSkipExchange) {
       return std::vector<std::string>(static_cast<size_t>(traffic.size), blob);

@@ -64,7 +64,7 @@ struct GroupTraffic {
   int64_t exchanges = 0;
 };
 
-/// Wraps both planes of a World. Each injected error contains "planted".
+/// Wraps both planes of a World. Each injected error contains "injected".
 class FaultyEngine final : public ControlPlane, public DataPlanes {
  public:
   /// \param control, planes, context must outlive this

@@ -102,8 +102,8 @@ const char* Name(HostFault fault) {
   return kNames[static_cast<int>(fault)];
 }
 
-absl::Status Planted(HostFault fault) {
-  return absl::UnavailableError(absl::StrCat("planted: ", Name(fault)));
+absl::Status Injected(HostFault fault) {
+  return absl::UnavailableError(absl::StrCat("injected: ", Name(fault)));
 }
 
 struct Fault {
@@ -144,7 +144,7 @@ class Program {
     mesh_ = &mesh;
     const absl::Status status = Train();
     mesh_ = nullptr;
-    return status == Planted(HostFault::kReturn) ? absl::OkStatus() : status;
+    return status == Injected(HostFault::kReturn) ? absl::OkStatus() : status;
   }
 
   /// Points passed.
@@ -160,36 +160,36 @@ class Program {
     switch (fault_.host) {
       case HostFault::kReturn:  // See Run.
       case HostFault::kReturnError:
-        return Planted(fault_.host);
+        return Injected(fault_.host);
       case HostFault::kThrow:
-        throw std::runtime_error("planted: throw");
+        throw std::runtime_error("injected: throw");
       case HostFault::kAbortWorld:
-        world_.Abort(Planted(fault_.host));
+        world_.Abort(Injected(fault_.host));
         return absl::OkStatus();
       case HostFault::kAbortMesh:
-        mesh_->Abort(Planted(fault_.host));
+        mesh_->Abort(Injected(fault_.host));
         return absl::OkStatus();
       case HostFault::kAbortGroup: {
         CH_ASSIGN_OR_RETURN(Communicator * group, Extra());
-        group->Abort(Planted(fault_.host));
+        group->Abort(Injected(fault_.host));
         return absl::OkStatus();
       }
       case HostFault::kPoison:
-        context.Poison(Planted(fault_.host));
+        context.Poison(Injected(fault_.host));
         return absl::OkStatus();
       case HostFault::kPoisonByKernel:
         context.compute_stream().Launch(
-            [&context, error = Planted(fault_.host)](KernelContext&) {
+            [&context, error = Injected(fault_.host)](KernelContext&) {
               context.Poison(error);
             });
         return absl::OkStatus();
       case HostFault::kExtraCollective: {
         CH_ASSIGN_OR_RETURN(Communicator * group, Extra());
-        return Barrier(*group, context.SideStream("extra"), "planted");
+        return Barrier(*group, context.SideStream("extra"), "injected");
       }
       case HostFault::kExtraExchange: {
         CH_ASSIGN_OR_RETURN(Communicator * group, Extra());
-        return group->Exchange("", "planted").status();
+        return group->Exchange("", "injected").status();
       }
       default:
         return absl::OkStatus();
@@ -210,7 +210,7 @@ class Program {
 
   absl::Status Train();
   absl::Status Parallelize(nn::Llama& model);
-  void PlantInModule(nn::Llama& model);
+  void InjectInModule(nn::Llama& model);
   absl::Status Step(nn::Llama& model, nn::AdamW& optimizer, int step);
 
   World& world_;
@@ -248,7 +248,7 @@ absl::Status Program::Parallelize(nn::Llama& model) {
   return fsdp::FullyShard(model, data, options);
 }
 
-void Program::PlantInModule(nn::Llama& model) {
+void Program::InjectInModule(nn::Llama& model) {
   int calls = 0;
   for (nn::Module& block : model.blocks()) {
     // Each block is called once per step; the point selects the step.
@@ -257,10 +257,10 @@ void Program::PlantInModule(nn::Llama& model) {
           const int here = 2 * seen++ + call;
           if (here != fault_.point % 4) return;
           if (fault_.host == HostFault::kThrowInModule) {
-            throw std::runtime_error("planted: throw in a module");
+            throw std::runtime_error("injected: throw in a module");
           }
           if (fault_.host == HostFault::kErrorInModule) {
-            world_.context().Poison(Planted(fault_.host));
+            world_.context().Poison(Injected(fault_.host));
           }
         });
   }
@@ -304,7 +304,7 @@ absl::Status Program::Train() {
                    .ffn = 20,
                    .vocab = 29});
   CH_RETURN_IF_ERROR(Parallelize(model));
-  PlantInModule(model);
+  InjectInModule(model);
   CH_RETURN_IF_ERROR(Point());
   CH_RETURN_IF_ERROR(model.Materialize({.seed = 7}));
   CH_RETURN_IF_ERROR(Point());
@@ -368,7 +368,7 @@ class RandomFaults {
     EXPECT_TRUE(status.ok()) << status;
   }
 
-  void PlantOne(uint64_t seed) {
+  void InjectOne(uint64_t seed) {
     random_.seed(seed);
     const Fault fault = Choose();
     SCOPED_TRACE(fault.Describe());
@@ -386,7 +386,7 @@ class RandomFaults {
     EXPECT_THAT(message, testing::ContainsRegex(
                              absl::StrCat("ranks? ([0-9, ]*, )?", fault.rank)));
     if (status.code() == absl::StatusCode::kUnavailable) {
-      EXPECT_THAT(message, testing::HasSubstr("planted"));
+      EXPECT_THAT(message, testing::HasSubstr("injected"));
     }
     ExpectHealthy();
   }
@@ -451,7 +451,7 @@ TEST_P(RandomFaultsTest, AreErrorsOfAllRanksThatNameTheRank) {
   for (unsigned i = 0; i < faults; ++i) {
     SCOPED_TRACE(absl::StrCat("CROSSHATCH_FUZZ_SEED=", seed + i,
                               " CROSSHATCH_FUZZ_FAULTS=1"));
-    random_faults.PlantOne(seed + i);
+    random_faults.InjectOne(seed + i);
   }
 }
 

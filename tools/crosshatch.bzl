@@ -88,7 +88,7 @@
     ThreadSanitizer (CONTRIBUTING.md has the rule); "2d" for those that cross FSDP
     and TP; "fuzz" for those that take $CROSSHATCH_FUZZ_SEED, which tools/nightly
     repeats; "nightly" for those too long for every change, which it runs;
-    "planted" for those that plant races on purpose, "uninstrumented" for those
+    "injected" for those that inject races on purpose, "uninstrumented" for those
     of a library that synchronizes out of its sight (gRPC); ThreadSanitizer runs
     neither; "cuda_emulation" for those of CUDA's code without a device;
     "requires-gpu" (by ch_gpu_test) for those on one.
@@ -352,7 +352,7 @@ def ch_rank_test(
       devices: "cpu"; "cuda" for <name>_on_cuda, whose ranks are on two emulated
         CUDA devices, and with --config=cuda <name>_on_gpus and <name>_on_2_gpus,
         whose ranks share one GPU, and two. There is no test on GPUs with the tag
-        "planted".
+        "injected".
       skips: the number of cases that skip themselves, by engine or device.
       nightly: those of `engines` and `devices` whose test on this machine is for
         tools/nightly alone.
@@ -399,7 +399,7 @@ def ch_rank_test(
                 }),
                 visibility = visibility,
             )
-    if "planted" not in tags:
+    if "injected" not in tags:
         for suffix, way, gpus in [
             ("_on_gpus", "cuda", 1),
             ("_on_2_gpus", "cuda", 2),

@@ -22,7 +22,7 @@ namespace crosshatch::fsdp {
 namespace {
 
 constexpr int kSteps = 3;
-constexpr int kPlantedStep = 1;
+constexpr int kInjectedStep = 1;
 constexpr int64_t kDim = 4;
 
 void AppendBits(const Tensor& tensor, std::vector<uint64_t>& bits) {
@@ -33,7 +33,7 @@ void AppendBits(const Tensor& tensor, std::vector<uint64_t>& bits) {
 
 // The host reads nothing before the end, so the streams may diverge widely.
 absl::Status TrainOn(World& world, const Scenario& scenario,
-                     const FaultPlanter* planter, RankResult& result) {
+                     const FaultInjector* injector, RankResult& result) {
   CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
                       InitDeviceMesh(world, scenario.axes));
   // Every mesh divides these sizes, so all ranks issue the same operations and
@@ -50,9 +50,9 @@ absl::Status TrainOn(World& world, const Scenario& scenario,
   nn::AdamW optimizer(model.Parameters(), {.lr = 0.125});
   std::vector<Tensor> losses;
   for (int step = 0; step < kSteps; ++step) {
-    if (planter != nullptr && step == kPlantedStep) {
-      result.first_wait = planter->log().waits.size();
-      result.first_lease = planter->log().leases.size();
+    if (injector != nullptr && step == kInjectedStep) {
+      result.first_wait = injector->log().waits.size();
+      result.first_lease = injector->log().leases.size();
     }
     for (int i = 0; i < scenario.backwards_per_step; ++i) {
       const bool last = i + 1 == scenario.backwards_per_step;
@@ -78,9 +78,9 @@ absl::Status TrainOn(World& world, const Scenario& scenario,
       CH_RETURN_IF_ERROR(optimizer.Step());
       optimizer.ZeroGrad();
     }
-    if (planter != nullptr && step == kPlantedStep) {
-      result.last_wait = planter->log().waits.size();
-      result.last_lease = planter->log().leases.size();
+    if (injector != nullptr && step == kInjectedStep) {
+      result.last_wait = injector->log().waits.size();
+      result.last_lease = injector->log().leases.size();
     }
   }
   NoGrad no_grad;
@@ -94,26 +94,26 @@ absl::Status TrainOn(World& world, const Scenario& scenario,
 TrainingResult Train(const Scenario& scenario, uint64_t seed,
                      std::optional<Fault> fault) {
   TrainingResult result(static_cast<size_t>(scenario.ranks()));
-  std::vector<std::unique_ptr<FaultPlanter>> planters;
+  std::vector<std::unique_ptr<FaultInjector>> injectors;
   JobOptions options = {.threads_per_rank = 1,
                         .test = {.adversarial_seed = seed}};
   for (size_t r = 0; fault.has_value() && r < result.size(); ++r) {
-    planters.push_back(std::make_unique<FaultPlanter>(*fault));
-    options.sinks.push_back(planters.back().get());
-    options.test.decorators.push_back(planters.back().get());
+    injectors.push_back(std::make_unique<FaultInjector>(*fault));
+    options.sinks.push_back(injectors.back().get());
+    options.test.decorators.push_back(injectors.back().get());
   }
   RunRanks(
       scenario.ranks(),
       [&](World& world) {
         const auto rank = static_cast<size_t>(world.rank());
         return TrainOn(world, scenario,
-                       planters.empty() ? nullptr : planters[rank].get(),
+                       injectors.empty() ? nullptr : injectors[rank].get(),
                        result[rank]);
       },
       options);
-  for (size_t r = 0; r < planters.size(); ++r) {
-    result[r].log = planters[r]->log();
-    result[r].overlaps = planters[r]->overlaps();
+  for (size_t r = 0; r < injectors.size(); ++r) {
+    result[r].log = injectors[r]->log();
+    result[r].overlaps = injectors[r]->overlaps();
   }
   return result;
 }

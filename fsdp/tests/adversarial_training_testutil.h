@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "crosshatch/fsdp/policy.h"
-#include "crosshatch/tensor/fault_planter_testutil.h"
+#include "crosshatch/tensor/fault_injector_testutil.h"
 
 namespace crosshatch::fsdp {
 

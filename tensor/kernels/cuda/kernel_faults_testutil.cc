@@ -134,7 +134,7 @@ std::vector<std::string> FirstArguments(const std::string& text) {
 
 }  // namespace
 
-void KernelFaults::Plant(const KernelCall& call) {
+void KernelFaults::Inject(const KernelCall& call) {
   Outputs expected;
   std::set<BarrierPlace> barriers;
   std::map<std::string, LastAccesses> kernels;
@@ -149,8 +149,8 @@ void KernelFaults::Plant(const KernelCall& call) {
 
   std::set<std::string> unused;
   for (const auto& [what, why] : call.harmless) unused.insert(what);
-  const auto plant = [&](const std::string& kernel, const char* what,
-                         KernelFault::Kind kind, int64_t number) {
+  const auto inject = [&](const std::string& kernel, const char* what,
+                          KernelFault::Kind kind, int64_t number) {
     if (number < 0) return;
     const std::string mistake = kernel + what;
     const int shows = Shows(call, expected, {.kind = kind, .number = number});
@@ -166,12 +166,12 @@ void KernelFaults::Plant(const KernelCall& call) {
     if (IsOfALibrary(kernel)) continue;
     EXPECT_TRUE(last.load >= 0 || last.store >= 0) << kernel;
     kernels_.insert(kernel);
-    plant(kernel, " without its last load", KernelFault::Kind::kNoLoad,
-          last.load);
-    plant(kernel, " without its last store", KernelFault::Kind::kNoStore,
-          last.store);
-    plant(kernel, " with a store behind its last one",
-          KernelFault::Kind::kOneStoreMore, last.store);
+    inject(kernel, " without its last load", KernelFault::Kind::kNoLoad,
+           last.load);
+    inject(kernel, " without its last store", KernelFault::Kind::kNoStore,
+           last.store);
+    inject(kernel, " with a store behind its last one",
+           KernelFault::Kind::kOneStoreMore, last.store);
   }
   EXPECT_THAT(unused, testing::IsEmpty()) << call.name;
 
@@ -187,7 +187,7 @@ void KernelFaults::Plant(const KernelCall& call) {
   }
 }
 
-void KernelFaults::ExpectAllPlanted(
+void KernelFaults::ExpectAllInjected(
     const std::string& directory,
     const std::multiset<std::string>& harmless) const {
   std::set<std::string> launched;
@@ -205,13 +205,13 @@ void KernelFaults::ExpectAllPlanted(
     }
   });
   EXPECT_EQ(kernels_, launched);
-  std::set<std::string> planted;
+  std::set<std::string> injected;
   std::multiset<std::string> not_found;
   for (const auto& [barrier, is_found] : barriers_) {
-    planted.insert(barrier);
+    injected.insert(barrier);
     if (!is_found) not_found.insert(barrier.substr(0, barrier.find(':')));
   }
-  EXPECT_EQ(planted, barriers);
+  EXPECT_EQ(injected, barriers);
   EXPECT_EQ(not_found, harmless) << "files of barriers that change nothing";
 }
 

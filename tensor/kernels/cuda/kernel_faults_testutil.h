@@ -3,7 +3,7 @@
 #define CROSSHATCH_TENSOR_KERNELS_CUDA_KERNEL_FAULTS_TESTUTIL_H_
 
 /// \file
-/// Plants mistakes in kernels under emulation, one at a time, and expects each
+/// Injects mistakes in kernels under emulation, one at a time, and expects each
 /// to show.
 
 #include <functional>
@@ -37,14 +37,14 @@ class KernelFaults {
   /// tested, skips the last load and the last store of each kernel, and repeats
   /// the last store at the next address. Expects that each changes the outputs
   /// or ends the program in some order of threads, unless it is harmless. A
-  /// barrier may have no effect in some calls (ExpectAllPlanted).
-  void Plant(const KernelCall& call);
+  /// barrier may have no effect in some calls (ExpectAllInjected).
+  void Inject(const KernelCall& call);
 
   /// Expects that faults were injected into all kernels that the sources in
   /// `directory` launch, and into all of their barriers. All must have had an
   /// effect, except in the files of `harmless`.
-  void ExpectAllPlanted(const std::string& directory,
-                        const std::multiset<std::string>& harmless) const;
+  void ExpectAllInjected(const std::string& directory,
+                         const std::multiset<std::string>& harmless) const;
 
  private:
   // By barrier, "FILE:LINE": whether skipping it had an effect in some call.

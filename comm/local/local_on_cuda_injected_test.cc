@@ -35,10 +35,10 @@ constexpr milliseconds kLittle(3);
 constexpr milliseconds kMost(96);
 
 // Skips a wait of the stream "comm", or delays the stream after each wait.
-class PlantedStream final : public Stream {
+class FaultyStream final : public Stream {
  public:
-  PlantedStream(std::unique_ptr<Stream> stream, int left_out, milliseconds late,
-                int& waits)
+  FaultyStream(std::unique_ptr<Stream> stream, int left_out, milliseconds late,
+               int& waits)
       : Stream(stream->name(), nullptr),
         stream_(std::move(stream)),
         left_out_(left_out),
@@ -66,12 +66,13 @@ class PlantedStream final : public Stream {
   int& waits_;
 };
 
-class Planter final : public ContextDecorator {
+class Injector final : public ContextDecorator {
  public:
-  Planter(int left_out, milliseconds late) : left_out_(left_out), late_(late) {}
+  Injector(int left_out, milliseconds late)
+      : left_out_(left_out), late_(late) {}
   std::unique_ptr<Stream> Decorate(std::unique_ptr<Stream> stream) override {
-    return std::make_unique<PlantedStream>(std::move(stream), left_out_, late_,
-                                           waits_);
+    return std::make_unique<FaultyStream>(std::move(stream), left_out_, late_,
+                                          waits_);
   }
   std::unique_ptr<Allocator> Decorate(
       std::unique_ptr<Allocator> allocator) override {
@@ -90,7 +91,7 @@ constexpr int kRoot = 1;
 // Returns the collective of `from` and `to`, which have kCount elements per
 // rank.
 Collective Of(CollectiveKind kind, const Tensor& from, const Tensor& to) {
-  Collective c{.kind = kind, .root = kRoot, .label = "planted"};
+  Collective c{.kind = kind, .root = kRoot, .label = "injected"};
   const auto add = [](std::vector<SegmentList>& lists, const Tensor& x,
                       bool of_each_rank) {
     for (int r = 0; r < (of_each_rank ? kRanks : 1); ++r) {
@@ -127,12 +128,12 @@ std::vector<float> Expected(CollectiveKind kind) {
 std::vector<float> Results(CollectiveKind kind, int hasty_rank, int left_out,
                            int late_rank, milliseconds late,
                            int* waits = nullptr) {
-  Planter hasty(left_out, kPunctual);
-  Planter tardy(kNone, late);
-  Planter punctual(kNone, kPunctual);
-  std::vector<ContextDecorator*> planters(kRanks, &punctual);
-  planters[static_cast<size_t>(hasty_rank)] = &hasty;
-  planters[static_cast<size_t>(late_rank)] = &tardy;
+  Injector hasty(left_out, kPunctual);
+  Injector tardy(kNone, late);
+  Injector punctual(kNone, kPunctual);
+  std::vector<ContextDecorator*> injectors(kRanks, &punctual);
+  injectors[static_cast<size_t>(hasty_rank)] = &hasty;
+  injectors[static_cast<size_t>(late_rank)] = &tardy;
   std::vector<std::vector<float>> results(kRanks);
   const absl::Status status = RunLocal(
       kRanks,
@@ -161,7 +162,7 @@ std::vector<float> Results(CollectiveKind kind, int hasty_rank, int left_out,
         results[static_cast<size_t>(world.rank())] = mine.ToVector<float>();
         return absl::OkStatus();
       },
-      {.backends = OnCuda(kRanks, 2), .test = {.decorators = planters}});
+      {.backends = OnCuda(kRanks, 2), .test = {.decorators = injectors}});
   EXPECT_TRUE(status.ok()) << status;
   if (waits != nullptr) *waits = hasty.waits();
   std::vector<float> joined;
@@ -187,10 +188,10 @@ bool IsFound(CollectiveKind kind, int hasty, int left_out,
   return false;
 }
 
-class LocalOnCudaPlantedTest : public ::testing::TestWithParam<CollectiveKind> {
-};
+class LocalOnCudaInjectedTest
+    : public ::testing::TestWithParam<CollectiveKind> {};
 
-TEST_P(LocalOnCudaPlantedTest, EachWaitThatMattersShows) {
+TEST_P(LocalOnCudaInjectedTest, EachWaitThatMattersShows) {
   const CollectiveKind kind = GetParam();
   std::vector<float> right;
   for (int r = 0; r < kRanks; ++r) {
@@ -223,7 +224,7 @@ TEST_P(LocalOnCudaPlantedTest, EachWaitThatMattersShows) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Kinds, LocalOnCudaPlantedTest,
+    Kinds, LocalOnCudaInjectedTest,
     ::testing::Values(CollectiveKind::kAllReduce, CollectiveKind::kAllGather,
                       CollectiveKind::kReduceScatter, CollectiveKind::kAllToAll,
                       CollectiveKind::kBroadcast),

@@ -29,7 +29,7 @@ using kernel_test::Operand;
 using kernel_test::Random;
 using kernel_test::Reals;
 
-class PlantedKernelFaultsTest : public ::testing::Test {
+class InjectedKernelFaultsTest : public ::testing::Test {
  protected:
   Operand Filled(DType dtype, std::vector<int64_t> sizes,
                  LayoutKind layout = LayoutKind::kContiguous) {
@@ -38,60 +38,60 @@ class PlantedKernelFaultsTest : public ::testing::Test {
     return operand;
   }
 
-  void PlantInThoseWithBarriers();
-  void PlantInAttention(DType dtype);
-  void PlantInAllOthers();
+  void InjectInThoseWithBarriers();
+  void InjectInAttention(DType dtype);
+  void InjectInAllOthers();
 
   KernelFaults faults_;
   Random random_{7};
 };
 
-void PlantedKernelFaultsTest::PlantInThoseWithBarriers() {
+void InjectedKernelFaultsTest::InjectInThoseWithBarriers() {
   const KernelTable& kernels = Kernels();
 
   Operand wide = Filled(kFloat32, {5, 700});
   Operand of_rows(kFloat32, {5, 700});
-  faults_.Plant({"softmax", {&of_rows}, [&](KernelContext& context) {
-                   kernels.softmax(
-                       {5, 700, wide.rows(), of_rows.rows_out(), kFloat32},
-                       context);
-                 }});
+  faults_.Inject({"softmax", {&of_rows}, [&](KernelContext& context) {
+                    kernels.softmax(
+                        {5, 700, wide.rows(), of_rows.rows_out(), kFloat32},
+                        context);
+                  }});
 
   Operand transposed = Filled(kFloat32, {70, 40}, LayoutKind::kTransposed);
   Operand copy(kFloat32, {70, 40});
-  faults_.Plant({"transpose", {&copy}, [&](KernelContext& context) {
-                   kernels.copy(
-                       {transposed.shape(), transposed.in(), copy.out()},
-                       context);
-                 }});
+  faults_.Inject({"transpose", {&copy}, [&](KernelContext& context) {
+                    kernels.copy(
+                        {transposed.shape(), transposed.in(), copy.out()},
+                        context);
+                  }});
 
   Operand summed(kFloat32, {5, 700});
-  faults_.Plant({"cumsum", {&summed}, [&](KernelContext& context) {
-                   kernels.cumsum({.shape = wide.shape(),
-                                   .dim = 1,
-                                   .in = wide.in(),
-                                   .out = summed.out()},
-                                  context);
-                 }});
+  faults_.Inject({"cumsum", {&summed}, [&](KernelContext& context) {
+                    kernels.cumsum({.shape = wide.shape(),
+                                    .dim = 1,
+                                    .in = wide.in(),
+                                    .out = summed.out()},
+                                   context);
+                  }});
 
   Operand tall = Filled(kFloat32, {3000, 70});
   Operand of_columns(kFloat32, {1, 70});
-  faults_.Plant({"sum of columns", {&of_columns}, [&](KernelContext& context) {
-                   kernels.reduce({.kind = ReduceKind::kSum,
-                                   .shape = tall.shape(),
-                                   .reduced = 1,
-                                   .in = tall.in(),
-                                   .out = of_columns.out()},
-                                  context);
-                 }});
+  faults_.Inject({"sum of columns", {&of_columns}, [&](KernelContext& context) {
+                    kernels.reduce({.kind = ReduceKind::kSum,
+                                    .shape = tall.shape(),
+                                    .reduced = 1,
+                                    .in = tall.in(),
+                                    .out = of_columns.out()},
+                                   context);
+                  }});
 
-  PlantInAttention(kFloat32);
-  PlantInAttention(kBFloat16);
+  InjectInAttention(kFloat32);
+  InjectInAttention(kBFloat16);
 
   Operand normed(kFloat32, {5, 700});
   Operand mean(kFloat32, {5});
   Operand rstd(kFloat32, {5});
-  faults_.Plant(
+  faults_.Inject(
       {"layer_norm", {&normed, &mean, &rstd}, [&](KernelContext& context) {
          kernels.layer_norm({.rows = 5,
                              .cols = 700,
@@ -106,7 +106,7 @@ void PlantedKernelFaultsTest::PlantInThoseWithBarriers() {
 }
 
 // The kernels of 16-bit floats are separate.
-void PlantedKernelFaultsTest::PlantInAttention(DType dtype) {
+void InjectedKernelFaultsTest::InjectInAttention(DType dtype) {
   const KernelTable& kernels = Kernels();
   const std::string of_dtype = std::string(" of ") + Name(dtype);
   Operand q = Filled(dtype, {1, 70, 2, 48});
@@ -128,7 +128,7 @@ void PlantedKernelFaultsTest::PlantInAttention(DType dtype) {
                              .dtype = dtype,
                              .scale = 0.2};
   ASSERT_EQ(kernels.attention_workspace_bytes(attention), 0);
-  faults_.Plant(
+  faults_.Inject(
       {"attention" + of_dtype, {&out, &logsumexp}, [&](KernelContext& context) {
          kernels.attention(attention, context);
        }});
@@ -147,12 +147,12 @@ void PlantedKernelFaultsTest::PlantInAttention(DType dtype) {
   Bytes more(static_cast<size_t>(
       kernels.attention_backward_workspace_bytes(backward)));
   backward.workspace = more.data();
-  faults_.Plant({"attention_backward" + of_dtype,
-                 {&dq, &dk, &dv},
-                 [&](KernelContext& context) {
-                   kernels.attention_backward(backward, context);
-                 },
-                 {&more}});
+  faults_.Inject({"attention_backward" + of_dtype,
+                  {&dq, &dk, &dv},
+                  [&](KernelContext& context) {
+                    kernels.attention_backward(backward, context);
+                  },
+                  {&more}});
 
   // All threads of a block skip tiles that a mask hides.
   Operand hidden(kBool, {1, 1, 70, 70});
@@ -166,7 +166,7 @@ void PlantedKernelFaultsTest::PlantInAttention(DType dtype) {
     masked.mask = mask->in();
     masked.mask.strides[1] = 0;
     const std::string by = of_dtype + " with a mask of " + Name(mask->dtype());
-    faults_.Plant(
+    faults_.Inject(
         {"attention" + by, {&out, &logsumexp}, [&](KernelContext& context) {
            kernels.attention(masked, context);
          }});
@@ -187,19 +187,19 @@ void PlantedKernelFaultsTest::PlantInAttention(DType dtype) {
       call.harmless["attention_delta without its last load"] =
           "it looks for the largest of a row, which is another";
     }
-    faults_.Plant(call);
+    faults_.Inject(call);
   }
 }
 
 // Kernels without barriers, and other paths of those with some.
-void PlantedKernelFaultsTest::PlantInAllOthers() {
+void InjectedKernelFaultsTest::InjectInAllOthers() {
   const KernelTable& kernels = Kernels();
-  const auto plant = [this](const char* name, std::vector<Operand*> outputs,
-                            std::function<void(KernelContext&)> run,
-                            std::vector<Bytes*> workspaces = {},
-                            std::map<std::string, std::string> harmless = {}) {
-    faults_.Plant({name, std::move(outputs), std::move(run),
-                   std::move(workspaces), std::move(harmless)});
+  const auto inject = [this](const char* name, std::vector<Operand*> outputs,
+                             std::function<void(KernelContext&)> run,
+                             std::vector<Bytes*> workspaces = {},
+                             std::map<std::string, std::string> harmless = {}) {
+    faults_.Inject({name, std::move(outputs), std::move(run),
+                    std::move(workspaces), std::move(harmless)});
   };
   const std::vector<int64_t> sizes = {5, 37};
   Operand a = Filled(kFloat32, sizes);
@@ -214,34 +214,34 @@ void PlantedKernelFaultsTest::PlantInAllOthers() {
   Operand more_of_cols(kFloat32, {37});
   const KernelShape shape = a.shape();
 
-  plant("unary", {&out}, [&](KernelContext& context) {
+  inject("unary", {&out}, [&](KernelContext& context) {
     kernels.unary(
         {.op = UnaryOp::kSilu, .shape = shape, .a = a.in(), .out = out.out()},
         context);
   });
-  plant("binary", {&out}, [&](KernelContext& context) {
+  inject("binary", {&out}, [&](KernelContext& context) {
     kernels.binary({.shape = shape, .a = a.in(), .b = b.in(), .out = out.out()},
                    context);
   });
   Operand condition(kBool, sizes);
   condition.Fill(random_, 0, 1);
-  plant("where", {&out}, [&](KernelContext& context) {
+  inject("where", {&out}, [&](KernelContext& context) {
     kernels.where({shape, condition.in(), a.in(), b.in(), out.out()}, context);
   });
-  plant("silu_mul", {&out}, [&](KernelContext& context) {
+  inject("silu_mul", {&out}, [&](KernelContext& context) {
     kernels.silu_mul({shape, a.in(), b.in(), out.out()}, context);
   });
-  plant("silu_mul_backward", {&out, &more}, [&](KernelContext& context) {
+  inject("silu_mul_backward", {&out, &more}, [&](KernelContext& context) {
     kernels.silu_mul_backward(
         {shape, c.in(), a.in(), b.in(), out.out(), more.out()}, context);
   });
-  plant("copy", {&out}, [&](KernelContext& context) {
+  inject("copy", {&out}, [&](KernelContext& context) {
     kernels.copy({shape, a.in(), out.out()}, context);
   });
-  plant("fill", {&out}, [&](KernelContext& context) {
+  inject("fill", {&out}, [&](KernelContext& context) {
     kernels.fill({shape, out.out(), 3}, context);
   });
-  plant("arange", {&out}, [&](KernelContext& context) {
+  inject("arange", {&out}, [&](KernelContext& context) {
     kernels.arange({out.data(), kFloat32, 5 * 37, 2, 0.5}, context);
   });
   RandomArgs random;
@@ -249,8 +249,8 @@ void PlantedKernelFaultsTest::PlantInAllOthers() {
   random.box = shape;
   random.global_sizes[0] = 5;
   random.global_sizes[1] = 37;
-  plant("random", {&out},
-        [&](KernelContext& context) { kernels.random(random, context); });
+  inject("random", {&out},
+         [&](KernelContext& context) { kernels.random(random, context); });
   DropoutArgs dropout;
   dropout.shape = shape;
   dropout.x = a.in();
@@ -258,14 +258,14 @@ void PlantedKernelFaultsTest::PlantInAllOthers() {
   dropout.p = 0.25;
   dropout.global_sizes[0] = 5;
   dropout.global_sizes[1] = 37;
-  plant("dropout", {&out},
-        [&](KernelContext& context) { kernels.dropout(dropout, context); });
+  inject("dropout", {&out},
+         [&](KernelContext& context) { kernels.dropout(dropout, context); });
 
-  plant("softmax_backward", {&out}, [&](KernelContext& context) {
+  inject("softmax_backward", {&out}, [&](KernelContext& context) {
     kernels.softmax_backward(
         {5, 37, a.rows(), b.rows(), out.rows_out(), kFloat32}, context);
   });
-  plant("rms_norm", {&out, &of_rows}, [&](KernelContext& context) {
+  inject("rms_norm", {&out, &of_rows}, [&](KernelContext& context) {
     kernels.rms_norm({5, 37, a.rows(), b.data(), out.rows_out(), of_rows.data(),
                       kFloat32, 1e-5},
                      context);
@@ -283,7 +283,7 @@ void PlantedKernelFaultsTest::PlantInAllOthers() {
   Bytes rms_parts(
       static_cast<size_t>(kernels.rms_norm_backward_workspace_bytes(rms)));
   rms.workspace = rms_parts.data();
-  plant(
+  inject(
       "rms_norm_backward", {&out, &of_cols},
       [&](KernelContext& context) { kernels.rms_norm_backward(rms, context); },
       {&rms_parts});
@@ -300,29 +300,29 @@ void PlantedKernelFaultsTest::PlantInAllOthers() {
   Bytes parts(
       static_cast<size_t>(kernels.layer_norm_backward_workspace_bytes(layer)));
   layer.workspace = parts.data();
-  plant("layer_norm_backward", {&out, &of_cols, &more_of_cols},
-        [&](KernelContext& context) {
-          kernels.layer_norm_backward(layer, context);
-        },
-        {&parts});
+  inject("layer_norm_backward", {&out, &of_cols, &more_of_cols},
+         [&](KernelContext& context) {
+           kernels.layer_norm_backward(layer, context);
+         },
+         {&parts});
 
   Operand classes(kInt64, {5});
   classes.Set({3, 36, 0, 7, 20});
   const TargetsInput targets = {classes.data(), kInt64, -100};
-  plant("cross_entropy", {&of_rows, &more_of_rows},
-        [&](KernelContext& context) {
-          kernels.cross_entropy({5, 37, a.rows(), targets, of_rows.data(),
-                                 more_of_rows.data(), kFloat32},
-                                context);
-        });
-  plant("cross_entropy_shard", {&of_rows, &more_of_rows},
-        [&](KernelContext& context) {
-          kernels.cross_entropy_shard(
-              {5, 37, 0, a.rows(), targets, mean.data(), of_rows.data(),
-               more_of_rows.data(), kFloat32},
-              context);
-        });
-  plant("cross_entropy_backward", {&out}, [&](KernelContext& context) {
+  inject("cross_entropy", {&of_rows, &more_of_rows},
+         [&](KernelContext& context) {
+           kernels.cross_entropy({5, 37, a.rows(), targets, of_rows.data(),
+                                  more_of_rows.data(), kFloat32},
+                                 context);
+         });
+  inject("cross_entropy_shard", {&of_rows, &more_of_rows},
+         [&](KernelContext& context) {
+           kernels.cross_entropy_shard(
+               {5, 37, 0, a.rows(), targets, mean.data(), of_rows.data(),
+                more_of_rows.data(), kFloat32},
+               context);
+         });
+  inject("cross_entropy_backward", {&out}, [&](KernelContext& context) {
     kernels.cross_entropy_backward({5, 37, 0, a.rows(), targets, rstd.data(),
                                     mean.data(), 1, out.rows_out(), kFloat32},
                                    context);
@@ -330,7 +330,7 @@ void PlantedKernelFaultsTest::PlantInAllOthers() {
 
   Operand ids(kInt64, {5});
   ids.Set({2, 0, 3, 1, 1});  // No id for the last row.
-  plant("embedding", {&out}, [&](KernelContext& context) {
+  inject("embedding", {&out}, [&](KernelContext& context) {
     kernels.embedding(
         {5, 37, 0, 5, ids.data(), kInt64, a.rows(), out.rows_out(), kFloat32},
         context);
@@ -344,11 +344,11 @@ void PlantedKernelFaultsTest::PlantInAllOthers() {
   Bytes sorted(static_cast<size_t>(
       kernels.embedding_backward_workspace_bytes(embedding)));
   embedding.workspace = sorted.data();
-  plant("embedding_backward", {&out},
-        [&](KernelContext& context) {
-          kernels.embedding_backward(embedding, context);
-        },
-        {&sorted});
+  inject("embedding_backward", {&out},
+         [&](KernelContext& context) {
+           kernels.embedding_backward(embedding, context);
+         },
+         {&sorted});
   Operand places(kInt32, sizes);
   Reals each_row;
   for (int64_t i = 0; i < 5 * 37; ++i) {
@@ -356,14 +356,14 @@ void PlantedKernelFaultsTest::PlantInAllOthers() {
   }
   places.Set(each_row);
   const IndexedDim at = {"rows", 0, 0, 5, 5};
-  plant("gather", {&out}, [&](KernelContext& context) {
+  inject("gather", {&out}, [&](KernelContext& context) {
     kernels.gather({shape, at, places.in(), a.in(), out.out()}, context);
   });
-  plant("scatter", {&out}, [&](KernelContext& context) {
+  inject("scatter", {&out}, [&](KernelContext& context) {
     kernels.scatter({shape, at, places.in(), a.in(), out.out()}, context);
   });
 
-  plant("sum of rows", {&of_rows}, [&](KernelContext& context) {
+  inject("sum of rows", {&of_rows}, [&](KernelContext& context) {
     kernels.reduce({.kind = ReduceKind::kSum,
                     .shape = shape,
                     .reduced = 2,
@@ -380,28 +380,28 @@ void PlantedKernelFaultsTest::PlantInAllOthers() {
                    .indices = indices.out()};
   Bytes keys(static_cast<size_t>(kernels.sort_workspace_bytes(sort)));
   sort.workspace = keys.data();
-  plant("sort", {&out, &indices},
-        [&](KernelContext& context) { kernels.sort(sort, context); }, {&keys});
+  inject("sort", {&out, &indices},
+         [&](KernelContext& context) { kernels.sort(sort, context); }, {&keys});
   sort.count = 20;
   sort.sorted = false;
-  plant("the largest", {&out, &indices},
-        [&](KernelContext& context) { kernels.sort(sort, context); }, {&keys});
-  plant("cumsum of short lanes", {&out}, [&](KernelContext& context) {
+  inject("the largest", {&out, &indices},
+         [&](KernelContext& context) { kernels.sort(sort, context); }, {&keys});
+  inject("cumsum of short lanes", {&out}, [&](KernelContext& context) {
     kernels.cumsum({.shape = shape, .dim = 1, .in = a.in(), .out = out.out()},
                    context);
   });
   Operand doubles(kFloat64, sizes);
-  plant("copy, added to another dtype", {&doubles},
-        [&](KernelContext& context) {
-          doubles.Set(Reals(5 * 37, 0.5));
-          kernels.copy({shape, a.in(), doubles.out(), WriteMode::kAccumulate},
-                       context);
-        });
+  inject("copy, added to another dtype", {&doubles},
+         [&](KernelContext& context) {
+           doubles.Set(Reals(5 * 37, 0.5));
+           kernels.copy({shape, a.in(), doubles.out(), WriteMode::kAccumulate},
+                        context);
+         });
   // The last one is out of range.
   Operand with_one_too_large(kInt64, {5});
   with_one_too_large.Set({2, 0, 3, 1, 5});
   Operand position(kInt64, {1});
-  plant("check_index_range", {&position}, [&](KernelContext& context) {
+  inject("check_index_range", {&position}, [&](KernelContext& context) {
     kernels.check_index_range({.op = "op",
                                .index = "index",
                                .named = "rows",
@@ -419,7 +419,7 @@ void PlantedKernelFaultsTest::PlantInAllOthers() {
   Operand turned(kFloat32, {1, 5, 3, 16});
   Operand cos = Filled(kFloat32, {5, 8});
   Operand sin = Filled(kFloat32, {5, 8});
-  plant("rope", {&turned}, [&](KernelContext& context) {
+  inject("rope", {&turned}, [&](KernelContext& context) {
     kernels.rope({1, 5, 3, 16, x.heads(), turned.heads_out(),
                   static_cast<const float*>(cos.data()),
                   static_cast<const float*>(sin.data())},
@@ -434,10 +434,10 @@ void PlantedKernelFaultsTest::PlantInAllOthers() {
   Operand patches(kFloat32, {5, 6, 6});
   windows.in = image.data();
   windows.out = patches.data();
-  plant("unfold", {&patches},
-        [&](KernelContext& context) { kernels.unfold(windows, context); });
-  plant("fold", {&patches},
-        [&](KernelContext& context) { kernels.fold(windows, context); });
+  inject("unfold", {&patches},
+         [&](KernelContext& context) { kernels.unfold(windows, context); });
+  inject("fold", {&patches},
+         [&](KernelContext& context) { kernels.fold(windows, context); });
 
   AdamWArgs adamw;
   adamw.count = 5 * 37;
@@ -449,7 +449,7 @@ void PlantedKernelFaultsTest::PlantInAllOthers() {
   adamw.beta1 = 0.5;
   adamw.beta2 = 0.75;
   adamw.eps = 1e-3;
-  plant("adamw", {&out, &more, &still_more}, [&](KernelContext& context) {
+  inject("adamw", {&out, &more, &still_more}, [&](KernelContext& context) {
     // The kernel updates the operands in place.
     for (Operand* operand : {&out, &more, &still_more}) {
       operand->Set(Reals(5 * 37, 0.5));
@@ -457,18 +457,18 @@ void PlantedKernelFaultsTest::PlantInAllOthers() {
     kernels.adamw(adamw, context);
   });
   const void* sources[] = {a.data(), b.data(), c.data()};
-  plant("accumulate_ranks", {&out}, [&](KernelContext& context) {
+  inject("accumulate_ranks", {&out}, [&](KernelContext& context) {
     kernels.accumulate_ranks(
         {ReduceOp::kSum, sources, 3, out.data(), 5 * 37, kFloat32, kFloat32},
         context);
   });
 }
 
-TEST_F(PlantedKernelFaultsTest, ShowInEveryKernelOrChangeNothing) {
-  PlantInThoseWithBarriers();
-  PlantInAllOthers();
+TEST_F(InjectedKernelFaultsTest, ShowInEveryKernelOrChangeNothing) {
+  InjectInThoseWithBarriers();
+  InjectInAllOthers();
   // A transpose takes a second tile per block only from 2^31 tiles on.
-  faults_.ExpectAllPlanted("tensor/kernels/cuda", {"copy.cu"});
+  faults_.ExpectAllInjected("tensor/kernels/cuda", {"copy.cu"});
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ Scenario Deep(Scenario scenario) {
   return scenario;
 }
 
-TEST(PlantedFaultsTest, FindsTheRacesOthersHad) {
+TEST(InjectedFaultsTest, FindsKnownRacesOfOtherLibraries) {
   const Reference plain(Deep(PlainScenario()));
   const Reference hybrid(Deep(HybridScenario()));
   const auto leased = [](MemoryClass memory_class) {
@@ -72,7 +72,7 @@ TEST(PlantedFaultsTest, FindsTheRacesOthersHad) {
 
 // PyTorch #180665 concerns sums over replicas with offload. Here are the waits
 // and leases that offload adds.
-TEST(PlantedFaultsTest, FindsTheRacesOfCopiesToAndFromTheHost) {
+TEST(InjectedFaultsTest, FindsTheRacesOfCopiesToAndFromTheHost) {
   const Reference offload(Deep(OffloadScenario()));
   ExpectFound("a reduced gradient freed before the copy to the host", offload,
               Fault::Kind::kForgetUses,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/tensor/fault_planter_testutil.h"
+#include "crosshatch/tensor/fault_injector_testutil.h"
 
 #include <algorithm>
 #include <chrono>
@@ -10,15 +10,18 @@
 
 namespace crosshatch {
 
-// An event of a planted stream, with its number in the log.
-class FaultPlanter::Point final : public Event::State {
+// An event of a injected stream, with its number in the log.
+class FaultInjector::Point final : public Event::State {
  public:
-  Point(FaultPlanter& planter, Event event, int stream, int64_t id)
-      : planter_(planter), event_(std::move(event)), stream_(stream), id_(id) {}
+  Point(FaultInjector& injector, Event event, int stream, int64_t id)
+      : injector_(injector),
+        event_(std::move(event)),
+        stream_(stream),
+        id_(id) {}
 
   bool reached() override { return event_.state()->reached(); }
   void Block() override {
-    planter_.log_.issues.push_back(
+    injector_.log_.issues.push_back(
         {.kind = Issue::Kind::kHostWait, .stream = stream_, .point = id_});
     event_.state()->Block();
   }
@@ -30,7 +33,9 @@ class FaultPlanter::Point final : public Event::State {
   int64_t id() const { return id_; }
   /// Returns the wrapped event, for the device's own streams.
   const Event& event() const { return event_; }
-  bool IsOf(const FaultPlanter& planter) const { return &planter_ == &planter; }
+  bool IsOf(const FaultInjector& injector) const {
+    return &injector_ == &injector;
+  }
 
   static const Point& Of(const Event& event) {
     const auto* const point = dynamic_cast<const Point*>(event.state());
@@ -39,22 +44,22 @@ class FaultPlanter::Point final : public Event::State {
   }
 
  private:
-  FaultPlanter& planter_;
+  FaultInjector& injector_;
   const Event event_;
   const int stream_;
   const int64_t id_;
 };
 
-class FaultPlanter::PlantedStream final : public Stream {
+class FaultInjector::FaultyStream final : public Stream {
  public:
-  PlantedStream(FaultPlanter& planter, std::unique_ptr<Stream> stream,
-                int index)
+  FaultyStream(FaultInjector& injector, std::unique_ptr<Stream> stream,
+               int index)
       : Stream(stream->name(), nullptr),
-        planter_(planter),
+        injector_(injector),
         stream_(std::move(stream)),
         index_(index) {
     CH_CHECK(!stream_->runs_inline())
-        << "faults are planted in queues: run on adversarial streams";
+        << "faults are injected in queues: run on adversarial streams";
   }
 
   int index() const { return index_; }
@@ -62,24 +67,24 @@ class FaultPlanter::PlantedStream final : public Stream {
   Event Record() override {
     Event event = stream_->Record();
     if (event.state() == nullptr) return event;
-    const int64_t id = planter_.points_++;
+    const int64_t id = injector_.points_++;
     Log({.kind = Issue::Kind::kRecord, .stream = index_, .point = id});
     return Event(
-        std::make_shared<Point>(planter_, std::move(event), index_, id));
+        std::make_shared<Point>(injector_, std::move(event), index_, id));
   }
 
   void Wait(const Event& event) override {
     if (event.state() == nullptr) return;
     const Point& point = Point::Of(event);
-    if (!point.IsOf(planter_)) return stream_->Wait(point.event());
-    IssueLog& log = planter_.log_;
+    if (!point.IsOf(injector_)) return stream_->Wait(point.event());
+    IssueLog& log = injector_.log_;
     const auto index = static_cast<int64_t>(log.waits.size());
     log.waits.push_back(
         {.stream = name(),
          .waits_for = log.streams[static_cast<size_t>(point.stream())],
-         .for_memory = planter_.leasing_,
-         .where = planter_.where_});
-    if (planter_.Has(Fault::Kind::kDropWait, index)) return;
+         .for_memory = injector_.leasing_,
+         .where = injector_.where_});
+    if (injector_.Has(Fault::Kind::kDropWait, index)) return;
     Log({.kind = Issue::Kind::kWait,
          .stream = index_,
          .index = index,
@@ -112,26 +117,26 @@ class FaultPlanter::PlantedStream final : public Stream {
   void BeginTask() {
     Log({.kind = Issue::Kind::kTask, .stream = index_});
     ++tasks_;
-    const IssueLog::Work& late = planter_.fault_.late;
+    const IssueLog::Work& late = injector_.fault_.late;
     if (late.stream != index_ || late.number != tasks_) return;
     stream_->LaunchHost([](KernelContext&) {
       std::this_thread::sleep_for(std::chrono::milliseconds(30));
     });
   }
 
-  void Log(const Issue& issue) { planter_.log_.issues.push_back(issue); }
+  void Log(const Issue& issue) { injector_.log_.issues.push_back(issue); }
 
-  FaultPlanter& planter_;
+  FaultInjector& injector_;
   const std::unique_ptr<Stream> stream_;
   const int index_;
   int64_t tasks_ = 0;
 };
 
 // Leases everything from another allocator, in the same way but for the fault.
-class FaultPlanter::PlantedAllocator final : public Allocator {
+class FaultInjector::FaultyAllocator final : public Allocator {
  public:
-  PlantedAllocator(FaultPlanter& planter, std::unique_ptr<Allocator> allocator)
-      : planter_(planter), allocator_(std::move(allocator)) {}
+  FaultyAllocator(FaultInjector& injector, std::unique_ptr<Allocator> allocator)
+      : injector_(injector), allocator_(std::move(allocator)) {}
 
   Device device() const override { return allocator_->device(); }
   int64_t reserved_bytes() const override {
@@ -152,37 +157,37 @@ class FaultPlanter::PlantedAllocator final : public Allocator {
   };
 
   void Lease(Block& block, Stream& stream) override {
-    IssueLog& log = planter_.log_;
+    IssueLog& log = injector_.log_;
     const auto lease = static_cast<int64_t>(log.leases.size());
     Stream* home = &stream;
-    if (planter_.Has(Fault::Kind::kWrongStream, lease)) {
-      home = planter_.streams_[static_cast<size_t>(Index(stream) + 1) %
-                               planter_.streams_.size()];
+    if (injector_.Has(Fault::Kind::kWrongStream, lease)) {
+      home = injector_.streams_[static_cast<size_t>(Index(stream) + 1) %
+                                injector_.streams_.size()];
     }
     // Logged before the allocator's waits, so that the log has their reason.
     log.leases.push_back({.stream = stream.name(),
                           .memory_class = block.memory_class(),
                           .bytes = block.bytes(),
                           .data = nullptr,
-                          .where = planter_.where_});
-    const bool nested = std::exchange(planter_.leasing_, true);
+                          .where = injector_.where_});
+    const bool nested = std::exchange(injector_.leasing_, true);
     Block leased =
         allocator_->Allocate(block.bytes(), block.memory_class(), *home);
-    planter_.leasing_ = nested;
+    injector_.leasing_ = nested;
     std::byte* const data = leased.data();
     log.leases.back().data = data;
     log.issues.push_back(
         {.kind = Issue::Kind::kLease, .stream = Index(stream), .index = lease});
     SetMemory(block, data, capacity(leased));
-    planter_.overlaps_ +=
+    injector_.overlaps_ +=
         std::any_of(held_.begin(), held_.end(),
                     [&](const Held& held) { return held.data == data; });
-    if (planter_.Has(Fault::Kind::kReleaseEarly, lease)) leased = Block();
+    if (injector_.Has(Fault::Kind::kReleaseEarly, lease)) leased = Block();
     held_.push_back({lease, data, std::move(leased)});
   }
 
   void Return(Block& block) override {
-    IssueLog& log = planter_.log_;
+    IssueLog& log = injector_.log_;
     const auto held =
         std::find_if(held_.begin(), held_.end(),
                      [&](const Held& h) { return h.data == block.data(); });
@@ -197,7 +202,7 @@ class FaultPlanter::PlantedAllocator final : public Allocator {
     log.issues.push_back({.kind = Issue::Kind::kReturn,
                           .stream = Index(*home(block)),
                           .index = held->lease});
-    if (planter_.Has(Fault::Kind::kForgetUses, held->lease)) {
+    if (injector_.Has(Fault::Kind::kForgetUses, held->lease)) {
       uses(block).clear();
     }
     uses(held->block) = std::move(uses(block));
@@ -206,28 +211,29 @@ class FaultPlanter::PlantedAllocator final : public Allocator {
   }
 
   static int Index(Stream& stream) {
-    return static_cast<PlantedStream&>(stream).index();
+    return static_cast<FaultyStream&>(stream).index();
   }
 
-  FaultPlanter& planter_;
+  FaultInjector& injector_;
   const std::unique_ptr<Allocator> allocator_;
   std::vector<Held> held_;  // Last: gone before the allocator.
 };
 
-std::unique_ptr<Stream> FaultPlanter::Decorate(std::unique_ptr<Stream> stream) {
+std::unique_ptr<Stream> FaultInjector::Decorate(
+    std::unique_ptr<Stream> stream) {
   log_.streams.push_back(stream->name());
-  auto planted = std::make_unique<PlantedStream>(
+  auto injected = std::make_unique<FaultyStream>(
       *this, std::move(stream), static_cast<int>(streams_.size()));
-  streams_.push_back(planted.get());
-  return planted;
+  streams_.push_back(injected.get());
+  return injected;
 }
 
-std::unique_ptr<Allocator> FaultPlanter::Decorate(
+std::unique_ptr<Allocator> FaultInjector::Decorate(
     std::unique_ptr<Allocator> allocator) {
-  return std::make_unique<PlantedAllocator>(*this, std::move(allocator));
+  return std::make_unique<FaultyAllocator>(*this, std::move(allocator));
 }
 
-void FaultPlanter::Write(const LogEvent& event) {
+void FaultInjector::Write(const LogEvent& event) {
   if (event.kind != EventKind::kFsdp) return;
   where_ = absl::StrCat(event.what, " ", *event.subject);
 }

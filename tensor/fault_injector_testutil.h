@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef CROSSHATCH_TENSOR_FAULT_PLANTER_TESTUTIL_H_
-#define CROSSHATCH_TENSOR_FAULT_PLANTER_TESTUTIL_H_
+#ifndef CROSSHATCH_TENSOR_FAULT_INJECTOR_TESTUTIL_H_
+#define CROSSHATCH_TENSOR_FAULT_INJECTOR_TESTUTIL_H_
 
 /// \file
-/// FaultPlanter: wraps the streams and the memory of a rank, logs what is
+/// FaultInjector: wraps the streams and the memory of a rank, logs what is
 /// issued, and injects one fault if requested.
 
 #include <cstdint>
@@ -46,12 +46,12 @@ struct Fault {
 /// omitted.
 ///
 /// If ranks are on a device with queues of its own, an engine makes streams
-/// wait for those of the peers, which have planters of their own. Such waits
+/// wait for those of the peers, which have injectors of their own. Such waits
 /// belong to the engine and are neither counted nor omitted.
 /// \threadsafety The rank's thread; after the run any thread.
-class FaultPlanter final : public ContextDecorator, public EventSink {
+class FaultInjector final : public ContextDecorator, public EventSink {
  public:
-  explicit FaultPlanter(Fault fault = {}) : fault_(fault) {}
+  explicit FaultInjector(Fault fault = {}) : fault_(fault) {}
 
   std::unique_ptr<Stream> Decorate(std::unique_ptr<Stream> stream) override;
   std::unique_ptr<Allocator> Decorate(
@@ -64,8 +64,8 @@ class FaultPlanter final : public ContextDecorator, public EventSink {
   int64_t overlaps() const { return overlaps_; }
 
  private:
-  class PlantedStream;
-  class PlantedAllocator;
+  class FaultyStream;
+  class FaultyAllocator;
   class Point;
 
   bool Has(Fault::Kind kind, int64_t index) const {
@@ -74,7 +74,7 @@ class FaultPlanter final : public ContextDecorator, public EventSink {
 
   const Fault fault_;
   IssueLog log_;
-  std::vector<PlantedStream*> streams_;
+  std::vector<FaultyStream*> streams_;
   int64_t points_ = 0;
   int64_t overlaps_ = 0;
   bool leasing_ = false;
@@ -83,4 +83,4 @@ class FaultPlanter final : public ContextDecorator, public EventSink {
 
 }  // namespace crosshatch
 
-#endif  // CROSSHATCH_TENSOR_FAULT_PLANTER_TESTUTIL_H_
+#endif  // CROSSHATCH_TENSOR_FAULT_INJECTOR_TESTUTIL_H_

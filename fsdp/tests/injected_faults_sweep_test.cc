@@ -53,13 +53,13 @@ void Sweep(const Reference& reference) {
   std::cout << "  " << found << " found, " << equivalent << " equivalent\n";
 }
 
-class PlantedFaultsSweepTest : public testing::TestWithParam<Scenario> {};
+class InjectedFaultsSweepTest : public testing::TestWithParam<Scenario> {};
 
-TEST_P(PlantedFaultsSweepTest, EveryWaitAndLeaseOfAStepCounts) {
+TEST_P(InjectedFaultsSweepTest, EveryWaitAndLeaseOfAStepCounts) {
   Sweep(Reference(GetParam()));
 }
 
-TEST_P(PlantedFaultsSweepTest, NothingShowsWhereNothingIsPlanted) {
+TEST_P(InjectedFaultsSweepTest, PassesWithoutFaults) {
   const Reference reference(GetParam());
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     ASSERT_TRUE(reference.IsSound(seed))
@@ -67,7 +67,7 @@ TEST_P(PlantedFaultsSweepTest, NothingShowsWhereNothingIsPlanted) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Scenarios, PlantedFaultsSweepTest,
+INSTANTIATE_TEST_SUITE_P(Scenarios, InjectedFaultsSweepTest,
                          testing::ValuesIn(AllScenarios()),
                          [](const testing::TestParamInfo<Scenario>& info) {
                            std::string name;

@@ -7,7 +7,7 @@
 #include "crosshatch/tensor/backends/cpu/cpu_backend.h"
 #include "crosshatch/tensor/backends/cuda/cuda_backend.h"
 #include "crosshatch/tensor/device_backend.h"
-#include "crosshatch/tensor/fault_planter_testutil.h"
+#include "crosshatch/tensor/fault_injector_testutil.h"
 #include "crosshatch/tensor/rank_context.h"
 #include "gtest/gtest.h"
 
@@ -24,7 +24,7 @@ struct Outcome {
 
 // The streams of both are queues, and on CUDA tasks run when they are issued,
 // but those of the host.
-class FaultPlanterTest : public testing::TestWithParam<Device::Kind> {
+class FaultInjectorTest : public testing::TestWithParam<Device::Kind> {
  protected:
   static const DeviceBackend& Backend() {
     if (GetParam() == Device::Kind::kCpu) return CpuBackend();
@@ -39,14 +39,14 @@ class FaultPlanterTest : public testing::TestWithParam<Device::Kind> {
 
 // The host writes numbers on one stream and reads them on another, in memory
 // that it reaches whatever the device.
-Outcome FaultPlanterTest::RunWith(Fault fault, uint64_t seed) {
-  FaultPlanter planter(fault);
+Outcome FaultInjectorTest::RunWith(Fault fault, uint64_t seed) {
+  FaultInjector injector(fault);
   std::atomic<int> wrong = 0;
   {
     RankContext rank({.backend = &Backend(),
                       .adversarial_seed = seed,
-                      .sink = &planter,
-                      .decorator = &planter});
+                      .sink = &injector,
+                      .decorator = &injector});
     Stream& compute = rank.compute_stream();
     Stream& side = rank.SideStream("side");
     const auto lease = [&] {
@@ -55,7 +55,7 @@ Outcome FaultPlanterTest::RunWith(Fault fault, uint64_t seed) {
     };
     for (int round = 0; round < 10; ++round) {
       const std::string name = std::to_string(round);
-      planter.Write({EventKind::kFsdp, "round", &name, nullptr});
+      injector.Write({EventKind::kFsdp, "round", &name, nullptr});
       Block block = lease();
       auto* const value = reinterpret_cast<int*>(block.data());
       compute.LaunchHost([=](KernelContext&) { *value = round; });
@@ -70,18 +70,18 @@ Outcome FaultPlanterTest::RunWith(Fault fault, uint64_t seed) {
     }
     EXPECT_TRUE(rank.Synchronize().ok());
   }
-  return {planter.log(), planter.overlaps(), wrong};
+  return {injector.log(), injector.overlaps(), wrong};
 }
 
 // The seed that finds the fault; 0 if none does.
-uint64_t FaultPlanterTest::SeedThatFinds(Fault fault) {
+uint64_t FaultInjectorTest::SeedThatFinds(Fault fault) {
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     if (RunWith(fault, seed).wrong > 0) return seed;
   }
   return 0;
 }
 
-TEST_P(FaultPlanterTest, ChangesNothingUnlessTold) {
+TEST_P(FaultInjectorTest, ChangesNothingUnlessTold) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     const Outcome run = RunWith({}, seed);
     EXPECT_EQ(run.wrong, 0);
@@ -89,7 +89,7 @@ TEST_P(FaultPlanterTest, ChangesNothingUnlessTold) {
   }
 }
 
-TEST_P(FaultPlanterTest, FindsADroppedWaitUnlessAnotherCoversIt) {
+TEST_P(FaultInjectorTest, FindsADroppedWaitUnlessAnotherCoversIt) {
   const IssueLog log = RunWith({}, 1).log;
   int covered = 0;
   for (size_t i = 0; i < log.waits.size(); ++i) {
@@ -111,7 +111,7 @@ TEST_P(FaultPlanterTest, FindsADroppedWaitUnlessAnotherCoversIt) {
   EXPECT_EQ(covered, 1);
 }
 
-TEST_P(FaultPlanterTest, FindsWhatIsWrongWithALease) {
+TEST_P(FaultInjectorTest, FindsWhatIsWrongWithALease) {
   const IssueLog log = RunWith({}, 1).log;
   int uses = 0;
   for (size_t i = 0; i < log.leases.size(); ++i) {
@@ -133,7 +133,7 @@ TEST_P(FaultPlanterTest, FindsWhatIsWrongWithALease) {
   EXPECT_EQ(uses, 1);
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, FaultPlanterTest,
+INSTANTIATE_TEST_SUITE_P(Devices, FaultInjectorTest,
                          testing::Values(Device::Kind::kCpu,
                                          Device::Kind::kCuda),
                          [](const auto& test) {
