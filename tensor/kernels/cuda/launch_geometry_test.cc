@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "crosshatch/tensor/kernels/cuda/reduce_plan.h"
+#include "crosshatch/tensor/kernels/cuda/reduce_config.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch::internal {
@@ -90,8 +90,8 @@ TEST(LaunchGeometryTest, PiecesHoldAllRows) {
 
 // Returns the plan for a matrix of `outputs` x `terms` elements, or for its
 // transpose.
-ReducePlan PlanOf(int64_t outputs, int64_t terms, bool terms_inside,
-                  int64_t most_partials) {
+ReduceConfig ConfigOf(int64_t outputs, int64_t terms, bool terms_inside,
+                      int64_t most_partials) {
   ReduceArgs args;
   args.kind = ReduceKind::kSum;
   args.shape.ndim = 2;
@@ -100,10 +100,10 @@ ReducePlan PlanOf(int64_t outputs, int64_t terms, bool terms_inside,
   args.reduced = terms_inside ? 2 : 1;
   args.in = {nullptr, kFloat32, {args.shape.sizes[1], 1}};
   args.out = {nullptr, kFloat32, {1, 1}};
-  return MakeReducePlan(args, most_partials);
+  return MakeReduceConfig(args, most_partials);
 }
 
-TEST(ReducePlanTest, EveryTermIsOfOnePiece) {
+TEST(ReduceConfigTest, EveryTermIsOfOnePiece) {
   std::vector<int64_t> sizes = {0, 1, 2, 3, 31, 32, 33, 127, 1000, 4096, 4097};
   for (int power = 14; power <= 31; power += 3) {
     sizes.push_back((int64_t{1} << power) + 1);
@@ -112,24 +112,24 @@ TEST(ReducePlanTest, EveryTermIsOfOnePiece) {
     for (const int64_t terms : sizes) {
       for (const bool terms_inside : {false, true}) {
         for (const int64_t most_partials : {0, 100, 1 << 17}) {
-          const ReducePlan plan =
-              PlanOf(outputs, terms, terms_inside, most_partials);
-          ExpectLaunchable(plan.geometry);
-          EXPECT_EQ(plan.outputs, outputs);
-          EXPECT_EQ(plan.terms, terms);
-          EXPECT_EQ(plan.geometry.blocks == 0, outputs == 0);
+          const ReduceConfig config =
+              ConfigOf(outputs, terms, terms_inside, most_partials);
+          ExpectLaunchable(config.geometry);
+          EXPECT_EQ(config.outputs, outputs);
+          EXPECT_EQ(config.terms, terms);
+          EXPECT_EQ(config.geometry.blocks == 0, outputs == 0);
           if (outputs == 0) continue;
-          EXPECT_EQ(plan.geometry.threads & (plan.geometry.threads - 1), 0);
-          EXPECT_EQ(plan.geometry.threads % plan.lanes, 0);
-          EXPECT_EQ(plan.terms_per_piece % plan.width, 0);
-          EXPECT_GE(plan.pieces, 1);
-          EXPECT_GE(plan.pieces * plan.terms_per_piece, terms);
-          EXPECT_LT((plan.pieces - 1) * plan.terms_per_piece,
+          EXPECT_EQ(config.geometry.threads & (config.geometry.threads - 1), 0);
+          EXPECT_EQ(config.geometry.threads % config.lanes, 0);
+          EXPECT_EQ(config.terms_per_piece % config.width, 0);
+          EXPECT_GE(config.pieces, 1);
+          EXPECT_GE(config.pieces * config.terms_per_piece, terms);
+          EXPECT_LT((config.pieces - 1) * config.terms_per_piece,
                     std::max<int64_t>(terms, 1));
-          EXPECT_TRUE(plan.pieces == 1 ||
-                      plan.pieces * outputs <= most_partials)
-              << outputs << " outputs of " << terms << " terms: " << plan.pieces
-              << " pieces";
+          EXPECT_TRUE(config.pieces == 1 ||
+                      config.pieces * outputs <= most_partials)
+              << outputs << " outputs of " << terms
+              << " terms: " << config.pieces << " pieces";
         }
       }
     }

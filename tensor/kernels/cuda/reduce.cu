@@ -14,7 +14,7 @@
 #include "crosshatch/tensor/kernels/cuda/element.cuh"
 #include "crosshatch/tensor/kernels/cuda/elementwise.cuh"
 #include "crosshatch/tensor/kernels/cuda/entry_points.h"
-#include "crosshatch/tensor/kernels/cuda/reduce_plan.h"
+#include "crosshatch/tensor/kernels/cuda/reduce_config.h"
 
 namespace crosshatch::internal {
 namespace {
@@ -140,16 +140,16 @@ struct Finish {
 
 template <typename C>
 __device__ __forceinline__ void StoreResult(const Finish& finish,
-                                            const ReducePlan& plan,
+                                            const ReduceConfig& config,
                                             int64_t output, C value) {
   if (finish.is_mean) {
     if constexpr (std::is_integral_v<C>) {
-      value = plan.terms == 0 ? 0 : value / plan.terms;
+      value = config.terms == 0 ? 0 : value / config.terms;
     } else {
-      value = value / static_cast<C>(plan.terms);
+      value = value / static_cast<C>(config.terms);
     }
   }
-  const int64_t at = plan.OutOffset(output);
+  const int64_t at = config.OutOffset(output);
   if (finish.mode == WriteMode::kAccumulate) {
     value = Plus(value, LoadElement<C>(finish.out, finish.dtype, at));
   }
@@ -171,10 +171,10 @@ __device__ __forceinline__ void StoreResult(const Finish& finish,
 }
 template <typename C>
 __device__ __forceinline__ void StoreResult(const Finish& finish,
-                                            const ReducePlan& plan,
+                                            const ReduceConfig& config,
                                             int64_t output,
                                             const Indexed<C>& value) {
-  StoreElement<int64_t>(finish.out, finish.dtype, plan.OutOffset(output),
+  StoreElement<int64_t>(finish.out, finish.dtype, config.OutOffset(output),
                         value.second);
 }
 
@@ -182,30 +182,30 @@ __device__ __forceinline__ void StoreResult(const Finish& finish,
 /// are loaded at once.
 template <typename C, typename Op, int N>
 __global__ void __launch_bounds__(256)
-    ReduceTermsKernel(ReducePlan plan, const void* in, DType dtype,
+    ReduceTermsKernel(ReduceConfig config, const void* in, DType dtype,
                       typename Op::Value* partial, Finish finish) {
   using Value = typename Op::Value;
   CH_SHARED(values, Value[256]);
   const auto thread = static_cast<int>(threadIdx.x);
-  const int rows = static_cast<int>(blockDim.x) / plan.lanes;
-  const int lane = plan.terms_first ? thread / rows : thread % plan.lanes;
-  const int row = plan.terms_first ? thread % rows : thread / plan.lanes;
-  const int next_row = plan.terms_first ? 1 : plan.lanes;
-  const int64_t groups = (plan.outputs + plan.lanes - 1) / plan.lanes;
-  for (int64_t b = blockIdx.x; b < groups * plan.pieces; b += gridDim.x) {
+  const int rows = static_cast<int>(blockDim.x) / config.lanes;
+  const int lane = config.terms_first ? thread / rows : thread % config.lanes;
+  const int row = config.terms_first ? thread % rows : thread / config.lanes;
+  const int next_row = config.terms_first ? 1 : config.lanes;
+  const int64_t groups = (config.outputs + config.lanes - 1) / config.lanes;
+  for (int64_t b = blockIdx.x; b < groups * config.pieces; b += gridDim.x) {
     const int64_t piece = b / groups;
-    const int64_t output = b % groups * plan.lanes + lane;
-    const int64_t first = piece * plan.terms_per_piece;
-    const int64_t end = first + plan.terms_per_piece < plan.terms
-                            ? first + plan.terms_per_piece
-                            : plan.terms;
+    const int64_t output = b % groups * config.lanes + lane;
+    const int64_t first = piece * config.terms_per_piece;
+    const int64_t end = first + config.terms_per_piece < config.terms
+                            ? first + config.terms_per_piece
+                            : config.terms;
     Run<Op> run;
-    if (output < plan.outputs) {
-      const int64_t base = plan.InOffset(output);
+    if (output < config.outputs) {
+      const int64_t base = config.InOffset(output);
       for (int64_t t = first + int64_t{row} * N; t < end;
            t += int64_t{rows} * N) {
         C x[N];
-        LoadElements(in, dtype, base + plan.TermOffset(t), x);
+        LoadElements(in, dtype, base + config.TermOffset(t), x);
         Value value = Op::Term(x[0], t);
 #pragma unroll
         for (int i = 1; i < N; ++i) {
@@ -224,11 +224,11 @@ __global__ void __launch_bounds__(256)
       }
       __syncthreads();
     }
-    if (row == 0 && output < plan.outputs) {
+    if (row == 0 && output < config.outputs) {
       if (partial != nullptr) {
-        StoreGlobal(partial + piece * plan.outputs + output, values[thread]);
+        StoreGlobal(partial + piece * config.outputs + output, values[thread]);
       } else {
-        StoreResult(finish, plan, output, values[thread]);
+        StoreResult(finish, config, output, values[thread]);
       }
     }
     // No barrier: the next iteration first writes values that only their own
@@ -239,19 +239,19 @@ __global__ void __launch_bounds__(256)
 /// Combines the pieces of each output, by a block.
 template <typename Op>
 __global__ void __launch_bounds__(256)
-    CombineKernel(ReducePlan plan, const typename Op::Value* partial,
+    CombineKernel(ReduceConfig config, const typename Op::Value* partial,
                   Finish finish) {
-  for (int64_t output = blockIdx.x; output < plan.outputs;
+  for (int64_t output = blockIdx.x; output < config.outputs;
        output += gridDim.x) {
     Run<Op> run;
-    for (int64_t p = threadIdx.x; p < plan.pieces; p += blockDim.x) {
-      run.Add(
-          LoadGlobal<typename Op::Value>(partial + p * plan.outputs + output));
+    for (int64_t p = threadIdx.x; p < config.pieces; p += blockDim.x) {
+      run.Add(LoadGlobal<typename Op::Value>(partial + p * config.outputs +
+                                             output));
     }
     const auto value = BlockReduce(
         run.Result(),
         [](const auto& a, const auto& b) { return Op::Combine(a, b); });
-    if (threadIdx.x == 0) StoreResult(finish, plan, output, value);
+    if (threadIdx.x == 0) StoreResult(finish, config, output, value);
   }
 }
 
@@ -259,18 +259,18 @@ template <template <typename> typename OpOf, typename C>
 void ReduceAs(const ReduceArgs& args, KernelContext& context) {
   using Op = OpOf<C>;
   using Value = typename Op::Value;
-  const ReducePlan plan =
-      MakeReducePlan(args, kScratchBytes / int64_t{sizeof(Value)});
+  const ReduceConfig config =
+      MakeReduceConfig(args, kScratchBytes / int64_t{sizeof(Value)});
   const Finish finish = {args.out.data, args.out.dtype, args.mode,
-                         args.kind == ReduceKind::kMean, plan.terms == 0};
+                         args.kind == ReduceKind::kMean, config.terms == 0};
   auto* const partial = static_cast<Value*>(
-      plan.pieces > 1 ? CudaContextOf(context).scratch : nullptr);
+      config.pieces > 1 ? CudaContextOf(context).scratch : nullptr);
   const auto launch = [&](auto width) {
     LaunchKernel("reduce", &ReduceTermsKernel<C, Op, decltype(width)::value>,
-                 plan.geometry, context, plan, args.in.data, args.in.dtype,
+                 config.geometry, context, config, args.in.data, args.in.dtype,
                  partial, finish);
   };
-  switch (plan.width) {
+  switch (config.width) {
     case 8:
       if constexpr (sizeof(C) == 4) launch(std::integral_constant<int, 8>());
       break;
@@ -285,11 +285,11 @@ void ReduceAs(const ReduceArgs& args, KernelContext& context) {
     default:
       launch(std::integral_constant<int, 1>());
   }
-  if (plan.pieces > 1) {
+  if (config.pieces > 1) {
     LaunchKernel(
         "reduce_pieces", &CombineKernel<Op>,
-        GeometryOfRows(plan.outputs, std::min<int64_t>(plan.pieces, 256)),
-        context, plan, static_cast<const Value*>(partial), finish);
+        GeometryOfRows(config.outputs, std::min<int64_t>(config.pieces, 256)),
+        context, config, static_cast<const Value*>(partial), finish);
   }
 }
 

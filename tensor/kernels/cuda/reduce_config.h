@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef CROSSHATCH_TENSOR_KERNELS_CUDA_REDUCE_PLAN_H_
-#define CROSSHATCH_TENSOR_KERNELS_CUDA_REDUCE_PLAN_H_
+#ifndef CROSSHATCH_TENSOR_KERNELS_CUDA_REDUCE_CONFIG_H_
+#define CROSSHATCH_TENSOR_KERNELS_CUDA_REDUCE_CONFIG_H_
 
 /// \file
 /// The split of a reduction among threads: a value, and a pure function of the
@@ -16,7 +16,7 @@ namespace crosshatch::internal {
 
 /// The threads of a block: `lanes` adjacent outputs; the threads of each share
 /// the terms of a piece.
-struct ReducePlan {
+struct ReduceConfig {
   /// The dims of outputs and those of their terms, outermost first.
   struct Dims {
     int ndim = 0;
@@ -61,8 +61,8 @@ struct ReducePlan {
 
 /// \param most_partials the partial results that fit into memory: an upper
 ///     bound of pieces * outputs if there is more than one piece.
-ReducePlan MakeReducePlan(const ReduceArgs& args, int64_t most_partials);
+ReduceConfig MakeReduceConfig(const ReduceArgs& args, int64_t most_partials);
 
 }  // namespace crosshatch::internal
 
-#endif  // CROSSHATCH_TENSOR_KERNELS_CUDA_REDUCE_PLAN_H_
+#endif  // CROSSHATCH_TENSOR_KERNELS_CUDA_REDUCE_CONFIG_H_
