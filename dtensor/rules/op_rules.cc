@@ -15,7 +15,7 @@ const OpRuleTable& BuiltinOpRules() {
     AddAttentionRules(*made);
     AddCrossEntropyRules(*made);
     AddIndexRules(*made);
-    AddLaneRules(*made);
+    AddScanAndSortRules(*made);
     AddWindowRules(*made);
     return made;
   }();

@@ -31,7 +31,7 @@ void AddCrossEntropyRules(OpRuleTable& table);
 /// Gather, scatter and the like; dropout, which also depends on indices.
 void AddIndexRules(OpRuleTable& table);
 /// Cumulative sums and sorts.
-void AddLaneRules(OpRuleTable& table);
+void AddScanAndSortRules(OpRuleTable& table);
 /// Windows of images.
 void AddWindowRules(OpRuleTable& table);
 /// @}

@@ -7,12 +7,18 @@ namespace crosshatch {
 
 std::vector<RuleFamily> RuleFamilies() {
   return {
-      {"Pointwise", PointwiseCases()}, {"InPlace", InPlaceCases()},
-      {"Reduction", ReductionCases()}, {"Statistics", StatisticsCases()},
-      {"Lane", LaneCases()},           {"View", ViewCases()},
-      {"Window", WindowCases()},       {"MatMul", MatMulCases()},
-      {"Layer", LayerCases()},         {"Attention", AttentionCases()},
-      {"Lookup", LookupCases()},       {"Index", IndexCases()},
+      {"Pointwise", PointwiseCases()},
+      {"InPlace", InPlaceCases()},
+      {"Reduction", ReductionCases()},
+      {"Statistics", StatisticsCases()},
+      {"ScanAndSort", ScanAndSortCases()},
+      {"View", ViewCases()},
+      {"Window", WindowCases()},
+      {"MatMul", MatMulCases()},
+      {"Layer", LayerCases()},
+      {"Attention", AttentionCases()},
+      {"Lookup", LookupCases()},
+      {"Index", IndexCases()},
       {"Twice", TwiceCases(), true},
   };
 }

@@ -23,7 +23,7 @@ std::vector<RuleCase> InPlaceCases();
 std::vector<RuleCase> ReductionCases();
 std::vector<RuleCase> StatisticsCases();
 /// Cumulative sums and sorts.
-std::vector<RuleCase> LaneCases();
+std::vector<RuleCase> ScanAndSortCases();
 std::vector<RuleCase> ViewCases();
 /// Windows of images, and convolutions.
 std::vector<RuleCase> WindowCases();

@@ -19,7 +19,7 @@ Shape SortedSizes(ShapeView sizes, int dim, int64_t size) {
   return result;
 }
 
-Sorted SortLanes(const Tensor& a, int dim, int64_t count, bool descending,
+Sorted SortAlong(const Tensor& a, int dim, int64_t count, bool descending,
                  bool sorted) {
   TensorList both = Apply(SortOp(dim, count, descending, sorted), {&a, 1});
   return {std::move(both[0]), std::move(both[1])};
@@ -27,7 +27,7 @@ Sorted SortLanes(const Tensor& a, int dim, int64_t count, bool descending,
 
 /// Sorts a tensor without dims.
 Sorted SortOne(const Tensor& a, bool descending) {
-  const Sorted one = SortLanes(Reshape(a, {1}), 0, 1, descending, true);
+  const Sorted one = SortAlong(Reshape(a, {1}), 0, 1, descending, true);
   return {Reshape(one.values, {}), Reshape(one.indices, {})};
 }
 
@@ -87,7 +87,7 @@ Sorted Sort(const Tensor& a, int64_t dim, bool descending) {
     return SortOne(a, descending);
   }
   const int normal = NormalizeDim(dim, a.ndim(), SortOp::kInfo.name);
-  return SortLanes(a, normal, a.size(normal), descending, /*sorted=*/true);
+  return SortAlong(a, normal, a.size(normal), descending, /*sorted=*/true);
 }
 
 Sorted TopK(const Tensor& a, int64_t k, int64_t dim, bool largest,
@@ -101,7 +101,7 @@ Sorted TopK(const Tensor& a, int64_t k, int64_t dim, bool largest,
                       << ": no elements of a tensor of no dims";
     return SortOne(a, largest);
   }
-  return SortLanes(a, normal, k, largest, sorted);
+  return SortAlong(a, normal, k, largest, sorted);
 }
 
 }  // namespace crosshatch

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "crosshatch/tensor/kernels/kernel_testutil.h"
-#include "crosshatch/tensor/kernels/reference/lanes.h"
+#include "crosshatch/tensor/kernels/reference/scan_and_sort.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch {

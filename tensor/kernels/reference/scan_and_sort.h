@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef CROSSHATCH_TENSOR_KERNELS_REFERENCE_LANES_H_
-#define CROSSHATCH_TENSOR_KERNELS_REFERENCE_LANES_H_
+#ifndef CROSSHATCH_TENSOR_KERNELS_REFERENCE_SCAN_AND_SORT_H_
+#define CROSSHATCH_TENSOR_KERNELS_REFERENCE_SCAN_AND_SORT_H_
 
 #include <cstdint>
 #include <vector>
@@ -26,4 +26,4 @@ Sorted Sort(const SortArgs& args);
 
 }  // namespace crosshatch::reference
 
-#endif  // CROSSHATCH_TENSOR_KERNELS_REFERENCE_LANES_H_
+#endif  // CROSSHATCH_TENSOR_KERNELS_REFERENCE_SCAN_AND_SORT_H_

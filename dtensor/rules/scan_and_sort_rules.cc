@@ -194,7 +194,7 @@ RuleResult SortRule(const RuleCall& call) {
 
 }  // namespace
 
-void AddLaneRules(OpRuleTable& table) {
+void AddScanAndSortRules(OpRuleTable& table) {
   table[&CumSumOp::kInfo] = {CumSumRule};
   table[&SortOp::kInfo] = {SortRule};
 }

@@ -13,15 +13,13 @@ using enum CaseInput::Kind;
 
 }  // namespace
 
-std::vector<RuleCase> LaneCases() {
+std::vector<RuleCase> ScanAndSortCases() {
   return {
       {"cumsum", {{{5, 3}}}, [](T t) { return CumSum(t[0], 0); }},
       {"cumsum columns", {{{2, 7}}}, [](T t) { return CumSum(t[0], 1); }},
       {"cumsum of few", {{{2, 3}}}, [](T t) { return CumSum(t[0], 0); }},
       {"cumsum of none", {{{0, 3}}}, [](T t) { return CumSum(t[0], 0); }},
-      {"cumsum of empty lanes",
-       {{{3, 0}}},
-       [](T t) { return CumSum(t[0], 0); }},
+      {"cumsum of no columns", {{{3, 0}}}, [](T t) { return CumSum(t[0], 0); }},
       {"cumsum of bf16",
        {{{7}}},
        [](T t) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/tensor/kernels/reference/lanes.h"
+#include "crosshatch/tensor/kernels/reference/scan_and_sort.h"
 
 #include <algorithm>
 #include <cmath>
