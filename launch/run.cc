@@ -83,29 +83,29 @@ int Run(absl::FunctionRef<absl::Status(World&)> fn,
     // Nothing runs, so a missing device must not hide the error.
     options.device = Device::Kind::kCpu;
   }
-  const StopSignals signals;
-  std::optional<EndsByStopSignal> waiting;
+  // Before ranks run there is nothing to save: a signal ends the process.
+  std::optional<StopSignals> signals;
   const auto run_rank = [&](World& world) -> absl::Status {
-    if (waiting.has_value()) waiting.reset();
+    // The one rank of this process.
+    if (plan->engine == EngineKind::kProcesses) signals.emplace();
     CH_RETURN_IF_ERROR(fn(world));
-    if (!signals.was_agreed() || !options.on_stop) return absl::OkStatus();
+    if (!signals->was_agreed() || !options.on_stop) return absl::OkStatus();
     return options.on_stop(world);
   };
   const std::string prefix = PrefixOf(plan->info.rank, options);
   absl::Status status;
   if (plan->engine == EngineKind::kProcesses) {
-    // Reset by the only rank of this process.
-    waiting.emplace();
     status = RunAsProcess(
         *plan, options, run_rank,
         [&prefix](const std::string& text) { Print(prefix, text); });
   } else {
     if (options.prepare) status = options.prepare(plan->engine, 0);
+    signals.emplace();
     if (status.ok()) status = RunHere(*plan, options, run_rank);
     if (!status.ok()) Print(prefix, std::string(status.message()));
   }
   if (!status.ok()) return 1;
-  return signals.was_agreed() ? options.stop_status : 0;
+  return signals.has_value() && signals->was_agreed() ? options.stop_status : 0;
 }
 
 int Run(int argc, char** argv, absl::FunctionRef<absl::Status(World&)> fn,

@@ -2,18 +2,15 @@
 #include "crosshatch/launch/stop.h"
 
 #include <time.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "crosshatch/base/start_thread.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/communicator.h"
 
@@ -25,7 +22,6 @@ std::atomic<bool> stop_signalled = false;
 std::atomic<bool> stop_agreed = false;
 
 std::atomic<int64_t> stop_signalled_at_ms = 0;
-std::atomic<int> stop_signal = SIGTERM;
 
 /// Signals within this time are one stop: a terminal and a launcher may both
 /// send it. A later one ends the process.
@@ -43,7 +39,6 @@ void OnStopSignal(int signal) {
   const int64_t now = std::max<int64_t>(NowMs(), 1);
   int64_t first = 0;
   if (stop_signalled_at_ms.compare_exchange_strong(first, now)) {
-    stop_signal = signal;
     stop_signalled = true;
     return;
   }
@@ -88,31 +83,5 @@ StopSignals::~StopSignals() {
 }
 
 bool StopSignals::was_agreed() const { return stop_agreed; }
-
-EndsByStopSignal::EndsByStopSignal() {
-  auto thread = StartThread("the watch for signals before ranks run", [this] {
-    constexpr std::chrono::milliseconds kPause(50);
-    std::unique_lock lock(mutex_);
-    const auto is_over = [this] { return is_over_; };
-    while (!changed_.wait_for(lock, kPause, is_over)) {
-      const int64_t at = stop_signalled_at_ms;
-      if (at == 0 || NowMs() - at < kOneStopMs) continue;
-      std::signal(stop_signal, SIG_DFL);
-      // Sent to the process, because this thread may block the signal.
-      kill(getpid(), stop_signal);
-    }
-  });
-  // Without a free thread the start fails anyway.
-  if (thread.ok()) thread_ = *std::move(thread);
-}
-
-EndsByStopSignal::~EndsByStopSignal() {
-  {
-    std::lock_guard lock(mutex_);
-    is_over_ = true;
-  }
-  changed_.notify_one();
-  if (thread_.joinable()) thread_.join();
-}
 
 }  // namespace crosshatch

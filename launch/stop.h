@@ -7,10 +7,7 @@
 /// preemption and Ctrl-C send. Run (launch/run.h) catches them; the program
 /// calls StopRequested between its steps, which returns the same on all ranks.
 
-#include <condition_variable>
 #include <csignal>
-#include <mutex>
-#include <thread>
 
 #include "absl/status/statusor.h"
 #include "crosshatch/comm/world.h"
@@ -29,8 +26,8 @@ absl::StatusOr<bool> StopRequested(World& world);
 /// later ends the process as by default; an earlier one is the same stop,
 /// because a terminal signals the launcher and its processes, and the launcher
 /// signals them again.
-/// \threadsafety at most one in a process, created and destroyed while no ranks
-///     run.
+/// \threadsafety at most one in a process; its rank threads run while it
+/// exists.
 class StopSignals {
  public:
   StopSignals();
@@ -44,24 +41,6 @@ class StopSignals {
  private:
   struct sigaction term_before_;
   struct sigaction int_before_;
-};
-
-/// Ends the process by a stop signal that StopSignals has caught, about a
-/// second after it, during its lifetime: before a rank's function runs there is
-/// nothing to save. Until then the job's error can be printed, for example if
-/// mpirun signals its processes because one has ended.
-class EndsByStopSignal {
- public:
-  EndsByStopSignal();
-  ~EndsByStopSignal();
-  EndsByStopSignal(const EndsByStopSignal&) = delete;
-  EndsByStopSignal& operator=(const EndsByStopSignal&) = delete;
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool is_over_ = false;
-  std::thread thread_;
 };
 
 }  // namespace crosshatch
