@@ -171,8 +171,11 @@ class BadStartTest(unittest.TestCase):
     def test_another_token(self):
         # It may belong to another job, so it only makes this one fail as a missing rank.
         early = self.start_early(1, 2, CROSSHATCH_JOB_TOKEN="b")
-        line = self.line([self.start(0, 2, START, CROSSHATCH_JOB_TOKEN="a"),
-                          early])
+        rank_0 = self.start(0, 2, START, CROSSHATCH_JOB_TOKEN="a")
+        self.assertRegex(
+            self.line([early]), r"^\[rank 1\] .*was sent away by the coordinator: "
+            "the token is not this job's: give all ranks the same CROSSHATCH_JOB_TOKEN")
+        line = self.line([rank_0])
         self.assertIn("rank 1 has not come within ", line)
         self.assertIn("1 connection without this job's token came: give all "
                       "ranks the same CROSSHATCH_JOB_TOKEN", line)
@@ -276,7 +279,7 @@ class BadStartTest(unittest.TestCase):
                 ({"SLURM_STEP_NODELIST": "n[01-04"},
                  "SLURM_STEP_NODELIST=n[01-04: names no host"),
                 ({"SLURM_LOCALID": "9"}, "SLURM_LOCALID=9: must be"),
-                ({"PMIX_RANK": "7"}, ": srun gives both the same rank; unset"),
+                ({"PMIX_RANK": "7"}, "two launchers disagree; unset PMIX_RANK"),
                 ({"PROBE_RANKS": "3"}, "srun started 2 processes")]:
             with self.subTest(variables=variables):
                 self.port = hold_port(self)

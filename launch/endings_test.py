@@ -261,6 +261,22 @@ class EndingsTest(JobsTest):
         self.assertRegex(said[0], r"^\[rank [23]\] probe_program: rank 0: process "
                          r"\d+ on host \S+, which coordinates the job, died")
 
+    def test_an_error_that_rank_0_takes_along_is_printed_by_its_rank(self):
+        job = self.plain(2, PROBE_STOP=self.dir, PROBE_FAULT="wait",
+                         PROBE_FAULT_RANK="1")
+        job.await_running()
+        # It learns of the error, and cannot announce it.
+        job.processes[0].send_signal(signal.SIGSTOP)
+        with open(os.path.join(self.dir, "go"), "x", encoding="utf-8"):
+            pass
+        time.sleep(2)
+        job.processes[0].kill()
+        statuses, said = job.end()
+        self.assertEqual(statuses, [-signal.SIGKILL, 1])
+        self.assertEqual(len(said), 2, said)
+        self.assertRegex(said[0], r"^\[rank 1\] probe_program: rank 0: process .*died")
+        self.assertEqual(said[1], "[rank 1] probe_program: out of luck")
+
     def test_a_pause_of_all_ranks_is_none_of_the_job(self):
         job = self.plain(3, "--timeout=2s", "--stop_status=0",
                          PROBE_STOP=self.dir)

@@ -25,45 +25,44 @@ enum class Launcher : uint8_t {
 /// "mpirun", for messages.
 const char* LauncherName(Launcher launcher);
 
+/// Where rank 0's coordinator listens, and who may join the job.
+struct RendezvousEndpoint {
+  /// A name, an address (an IPv6 one in brackets) or a Unix socket without a
+  /// file (comm/coordination/wire.h). Empty: rank 0's host.
+  std::string host = {};
+  /// 0, except with a Unix socket: rank 0 takes a free port and sends the
+  /// address to the others by MPI.
+  int port = 0;
+  /// Only processes with this token join the job.
+  std::string token = {};
+};
+
 struct LaunchInfo {
   Launcher launcher = Launcher::kNone;
-  /// See IsFirstOfHost.
-  bool is_first_of_host = true;
   int rank = 0;
   int size = 1;  ///< Processes of the job.
   /// Among the processes of this host; -1 if the launcher does not set it.
   int local_rank = -1;
   int local_size = -1;
-  /// The address of rank 0's coordinator, an IPv6 address in brackets; empty
-  /// and 0 if the launcher does not set it.
-  std::string host;
-  int port = 0;
-  /// Identifies the job as well as the launcher's variables do. Not a secret.
-  std::string job;
+  RendezvousEndpoint coordinator;
   /// Whether MPI can connect the processes, as under mpirun and srun
   /// --mpi=pmix; if not they use UCX.
   bool mpi_knows_peers = false;
-  /// The file to which rank 0 writes its coordinator's endpoint, in mpirun's
-  /// directory for the job. Empty if there is none or there are several hosts.
-  std::string rendezvous_file;
-  /// Why this process cannot be a rank of the job, or empty. The coordinator
-  /// reports it, or this process if it cannot join. `rank` is then -1 and
-  /// `size` 0 if unknown.
-  std::string outside;
-  /// Why this rank cannot run, or empty. All ranks join to report it once.
+  /// Why this process cannot run; else empty. It joins so that the job reports
+  /// it once, and reports it itself if it cannot join.
   std::string wrong;
-  /// Whether `wrong` concerns the endpoint or token. If the other ranks have
-  /// the right ones, this rank cannot meet them.
-  bool may_miss_others = false;
-  /// The secret of the job (CROSSHATCH_JOB_TOKEN); empty if the user set none.
-  std::string token;
-  /// Different for each job (CROSSHATCH_JOB_ID); empty if the user set none.
-  std::string id;
+
+  /// Returns whether the process knows its place; if not, `wrong` says why.
+  /// `rank` is -1 and `size` 0 if they are not known.
+  bool is_rank() const { return rank >= 0 && rank < size; }
+  /// Returns whether this process reports for its host what it cannot report to
+  /// the job: true unless the launcher says that it is not the host's first.
+  bool is_first_of_host() const { return local_rank <= 0; }
 };
 
 using Environment = std::map<std::string, std::string>;
 
-/// Returns the variables of this process that DetectLaunch reads.
+/// Returns the variables of this process.
 Environment LaunchEnvironment();
 
 /// Detects the launcher of this process, and its rank. Of nested launchers the
@@ -72,12 +71,15 @@ Environment LaunchEnvironment();
 ///     values, if this process cannot join to report it.
 absl::StatusOr<LaunchInfo> DetectLaunch(const Environment& environment);
 
-/// Returns whether this process reports for its host errors that it cannot
-/// report to the job. Only false if the launcher says that it is not the host's
-/// first.
+/// See LaunchInfo::is_first_of_host; for errors of DetectLaunch.
 bool IsFirstOfHost(const Environment& environment);
 
-/// Returns `host` in the form used before ":PORT": an IPv6 address in brackets.
+/// Returns "HOST:PORT" as an endpoint without a token. An IPv6 address may have
+/// brackets.
+/// \error kInvalidArgument
+absl::StatusOr<RendezvousEndpoint> ParseEndpoint(const std::string& text);
+
+/// Returns `host` as it stands before ":PORT": an IPv6 address in brackets.
 std::string Bracketed(const std::string& host);
 
 /// Returns the first host of a list in Slurm's syntax: "n01" of

@@ -2,6 +2,7 @@
 #include "crosshatch/launch/launch_info.h"
 
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
@@ -9,17 +10,15 @@
 namespace crosshatch {
 namespace {
 
-/// "mpirun 1/4 local 1/2 at host:port of job token", or the error.
+/// "mpirun 1/4 local 1/2 at host:port with token", or the error.
 std::string Detect(const Environment& environment) {
   const auto info = DetectLaunch(environment);
   if (!info.ok()) return std::string(info.status().message());
   if (!info->wrong.empty()) return info->wrong;
-  if (info->rank < 0 || info->size == 0) return info->outside;
   return absl::StrCat(
       LauncherName(info->launcher), " ", info->rank, "/", info->size, " local ",
-      info->local_rank, "/", info->local_size, " at ", info->host, ":",
-      info->port, " of ", info->job, " ", info->token,
-      info->outside.empty() ? "" : absl::StrCat("(", info->outside, ")"));
+      info->local_rank, "/", info->local_size, " at ", info->coordinator.host,
+      ":", info->coordinator.port, " with ", info->coordinator.token);
 }
 
 struct Case {
@@ -94,6 +93,11 @@ const Environment& Slurm() {
   return base;
 }
 
+/// What mpirun gives each job, but shorter.
+std::pair<const std::string, std::string> Bits() {
+  return {"OMPI_MCA_orte_precondition_transports", "12cd-56ab"};
+}
+
 std::string NameOf(const testing::TestParamInfo<Case>& info) {
   return info.param.name;
 }
@@ -101,64 +105,80 @@ std::string NameOf(const testing::TestParamInfo<Case>& info) {
 INSTANTIATE_TEST_SUITE_P(
     Good, LaunchInfoTest,
     testing::Values(
-        Case{"Alone", {}, "nobody 0/1 local -1/-1 at :0 of  "},
+        Case{"Alone", {}, "nobody 0/1 local -1/-1 at :0 with "},
         Case{"AloneInASlurmShell",
              {{"SLURM_JOB_ID", "12"}, {"SLURM_NTASKS", "8"}},
-             "nobody 0/1 local -1/-1 at :0 of  "},
+             "nobody 0/1 local -1/-1 at :0 with "},
         Case{"AloneInASlurmBatchScript",
              {{"SLURM_JOB_ID", "12"},
               {"SLURM_NTASKS", "8"},
               {"SLURM_PROCID", "0"}},
-             "nobody 0/1 local -1/-1 at :0 of  "},
-        Case{"Mpirun", Mpi(), "mpirun 1/4 local 1/2 at :0 of mpi/77 "},
+             "nobody 0/1 local -1/-1 at :0 with "},
+        Case{"Mpirun", Mpi(), "mpirun 1/4 local 1/2 at :0 with job mpi/77"},
         Case{"MpirunWithoutLocalRanks",
              With(Mpi(), {{"OMPI_COMM_WORLD_LOCAL_RANK", ""},
                           {"OMPI_COMM_WORLD_LOCAL_SIZE", ""}}),
-             "mpirun 1/4 local -1/-1 at :0 of mpi/77 "},
+             "mpirun 1/4 local -1/-1 at :0 with job mpi/77"},
+        Case{"MpirunWithALocalRankAlone",
+             With(Mpi(), {{"OMPI_COMM_WORLD_LOCAL_SIZE", ""}}),
+             "mpirun 1/4 local 1/-1 at :0 with job mpi/77"},
+        Case{"MpirunWithRandomBits", With(Mpi(), {Bits()}),
+             "mpirun 1/4 local 1/2 at :0 with -56ab"},
+        Case{"MpirunOnOneHost",
+             With(Mpi(), {{"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}}),
+             "mpirun 1/4 local 1/4 at 127.0.0.1:0 with job mpi/77"},
+        Case{"MpirunOnOneHostWithRandomBits",
+             With(Mpi(), {Bits(), {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}}),
+             "mpirun 1/4 local 1/4 at unix-abstract:crosshatch-12cd:0 with "
+             "-56ab"},
         Case{"MpirunInSlurm", With(Mpi(), Slurm()),
-             "mpirun 1/4 local 1/2 at :0 of mpi/77 "},
+             "mpirun 1/4 local 1/2 at :0 with job mpi/77"},
         Case{"MpirunAndEqualVariables",
              With(Mpi(), {{"RANK", "1"}, {"WORLD_SIZE", "4"}}),
-             "mpirun 1/4 local 1/2 at :0 of mpi/77 "},
+             "mpirun 1/4 local 1/2 at :0 with job mpi/77"},
         Case{"MpirunWithACoordinator",
              With(Mpi(), {{"CROSSHATCH_COORDINATOR", "a:7"}}),
-             "mpirun 1/4 local 1/2 at a:7 of mpi/77 "},
+             "mpirun 1/4 local 1/2 at a:7 with job mpi/77"},
         Case{"Torchrun", Torchrun(),
-             "torchrun 3/4 local 1/2 at a:29501 of a:29500/none/2 "},
+             "torchrun 3/4 local 1/2 at a:29501 with job a:29500/none/2"},
         Case{"TorchrunInSlurm", With(Torchrun(), Slurm()),
-             "torchrun 3/4 local 1/2 at a:29501 of a:29500/none/2 "},
+             "torchrun 3/4 local 1/2 at a:29501 with job a:29500/none/2"},
         Case{"Plain", Plain(),
-             "a launcher of processes 3/4 local -1/-1 at a:29500 of a:29500 "},
+             "a launcher of processes 3/4 local -1/-1 at a:29500 with job "
+             "a:29500"},
         Case{"PlainWithALocalRank", With(Plain(), {{"LOCAL_RANK", "0"}}),
-             "a launcher of processes 3/4 local 0/-1 at a:29500 of a:29500 "},
+             "a launcher of processes 3/4 local 0/-1 at a:29500 with job "
+             "a:29500"},
         Case{"PlainInSlurm", With(Plain(), Slurm()),
-             "a launcher of processes 3/4 local -1/-1 at a:29500 of a:29500 "},
+             "a launcher of processes 3/4 local -1/-1 at a:29500 with job "
+             "a:29500"},
         Case{"PlainWithAToken",
              With(Plain(), {{"CROSSHATCH_JOB_TOKEN", "secret"}}),
-             "a launcher of processes 3/4 local -1/-1 at a:29500 of a:29500 "
-             "secret"},
+             "a launcher of processes 3/4 local -1/-1 at a:29500 with secret"},
+        Case{"PlainWithAnId", With(Plain(), {{"CROSSHATCH_JOB_ID", "7"}}),
+             "a launcher of processes 3/4 local -1/-1 at a:29500 with job "
+             "a:29500 id 7"},
         Case{"PlainOnAddressSix",
              With(Plain(), {{"CROSSHATCH_COORDINATOR", "[::1]:80"}}),
-             "a launcher of processes 3/4 local -1/-1 at [::1]:80 of a:29500 "},
-        Case{"PlainOnBareAddressSix", With(Plain(), {{"MASTER_ADDR", "fd::1"}}),
-             "a launcher of processes 3/4 local -1/-1 at [fd::1]:29500 of "
-             "[fd::1]:29500 "},
-        Case{"PlainOnAddressSixInBrackets",
-             With(Plain(), {{"MASTER_ADDR", "[fd::1]"}}),
-             "a launcher of processes 3/4 local -1/-1 at [fd::1]:29500 of "
-             "[fd::1]:29500 "},
-        // If the rank can join, the job reports what is wrong.
-        Case{"PlainRankIsTheSize", With(Plain(), {{"RANK", "4"}}),
-             "a launcher of processes 4/4 local -1/-1 at a:29500 of a:29500 "
-             "(RANK=4: must be a rank from 0 to 3, since WORLD_SIZE=4)"},
+             "a launcher of processes 3/4 local -1/-1 at [::1]:80 with job "
+             "a:29500"},
+        Case{
+            "PlainOnBareAddressSix", With(Plain(), {{"MASTER_ADDR", "fd::1"}}),
+            "a launcher of processes 3/4 local -1/-1 at [fd::1]:29500 with job "
+            "[fd::1]:29500"},
+        Case{
+            "PlainOnAddressSixInBrackets",
+            With(Plain(), {{"MASTER_ADDR", "[fd::1]"}}),
+            "a launcher of processes 3/4 local -1/-1 at [fd::1]:29500 with job "
+            "[fd::1]:29500"},
         Case{"Srun", Slurm(),
-             "srun 5/8 local 1/-1 at n07:25861 of slurm/12/0 "},
+             "srun 5/8 local 1/-1 at n07:25861 with job slurm/12/0"},
         Case{"SrunOfFewerTasks", With(Slurm(), {{"SLURM_NTASKS", "99"}}),
-             "srun 5/8 local 1/-1 at n07:25861 of slurm/12/0 "},
+             "srun 5/8 local 1/-1 at n07:25861 with job slurm/12/0"},
         Case{"SrunOfAnOldSlurm", With(Slurm(), {{"SLURM_STEP_NUM_TASKS", ""}}),
-             "srun 5/8 local 1/-1 at n07:25861 of slurm/12/0 "},
+             "srun 5/8 local 1/-1 at n07:25861 with job slurm/12/0"},
         Case{"SrunWithPmix", With(Slurm(), {{"PMIX_RANK", "5"}}),
-             "srun 5/8 local 1/-1 at n07:25861 of slurm/12/0 "}),
+             "srun 5/8 local 1/-1 at n07:25861 with job slurm/12/0"}),
     NameOf);
 
 INSTANTIATE_TEST_SUITE_P(
@@ -178,11 +198,6 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"MpirunOfNobody", With(Mpi(), {{"OMPI_COMM_WORLD_SIZE", "0"}}),
              "OMPI_COMM_WORLD_SIZE=0: must be a whole number from 1 to "
              "1048576"},
-        Case{"MpirunWithALocalRankAlone",
-             With(Mpi(), {{"OMPI_COMM_WORLD_LOCAL_SIZE", ""}}),
-             "OMPI_COMM_WORLD_LOCAL_SIZE is not set, which mpirun sets next to "
-             "OMPI_COMM_WORLD_LOCAL_RANK=1: set it, or unset all of them to "
-             "run alone"},
         Case{"MpirunWithALocalSizeAlone",
              With(Mpi(), {{"OMPI_COMM_WORLD_LOCAL_RANK", ""}}),
              "OMPI_COMM_WORLD_LOCAL_RANK is not set, which mpirun sets next to "
@@ -222,6 +237,8 @@ INSTANTIATE_TEST_SUITE_P(
             {{"MASTER_ADDR", "a"}},
             "WORLD_SIZE is not set, which a launcher of processes sets next to "
             "MASTER_ADDR=a: set it, or unset all of them to run alone"},
+        Case{"PlainRankIsTheSize", With(Plain(), {{"RANK", "4"}}),
+             "RANK=4: must be a rank from 0 to 3, since WORLD_SIZE=4"},
         Case{"PlainRankIsNoNumber", With(Plain(), {{"RANK", "x"}}),
              "RANK=x: must be a rank from 0 to 3, since WORLD_SIZE=4"},
         Case{"PlainRankIsEmpty", With(Plain(), {{"RANK", "EMPTY"}}),
@@ -261,7 +278,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{
             "SrunWithoutASize",
             With(Slurm(), {{"SLURM_NTASKS", ""}, {"SLURM_STEP_NUM_TASKS", ""}}),
-            "SLURM_NTASKS is not set, which srun sets next to SLURM_JOB_ID=12: "
+            "SLURM_NTASKS is not set, which srun sets next to SLURM_LOCALID=1: "
             "set it, or unset all of them to run alone"},
         Case{"SrunOutside", With(Slurm(), {{"SLURM_PROCID", "8"}}),
              "SLURM_PROCID=8: must be a rank from 0 to 7, since "
@@ -271,14 +288,14 @@ INSTANTIATE_TEST_SUITE_P(
              "SLURM_LOCALID=1: set it, or unset all of them to run alone"},
         Case{"SrunWithoutHosts", With(Slurm(), {{"SLURM_STEP_NODELIST", ""}}),
              "SLURM_STEP_NODELIST is not set, which srun sets next to "
-             "SLURM_JOB_ID=12: set it, or unset all of them to run alone"},
+             "SLURM_LOCALID=1: set it, or unset all of them to run alone"},
         Case{"SrunWithABadListOfHosts",
              With(Slurm(), {{"SLURM_STEP_NODELIST", "n[01-04"}}),
              "SLURM_STEP_NODELIST=n[01-04: names no host; it must be a list "
              "such as node[01-04]"},
         Case{"SrunAndAnotherPmixRank", With(Slurm(), {{"PMIX_RANK", "4"}}),
-             "PMIX_RANK=4 and SLURM_PROCID=5: srun gives both the same rank; "
-             "unset PMIX_RANK if it is left from another job"},
+             "PMIX_RANK=4 and SLURM_PROCID=5: two launchers disagree; unset "
+             "PMIX_RANK, or start without srun"},
         Case{"TokenIsEmpty", With(Plain(), {{"CROSSHATCH_JOB_TOKEN", "EMPTY"}}),
              "CROSSHATCH_JOB_TOKEN is empty: give it a secret, the same on all "
              "ranks, or unset it"},
@@ -303,7 +320,7 @@ TEST(DetectLaunchTest, MpiKnowsPeersOfMpirunAndOfSlurmWithPmix) {
   EXPECT_FALSE(knows(Plain()));
 }
 
-TEST(DetectLaunchTest, AnswersForAllTheRanksThatCanMeetToSayWhatIsWrong) {
+TEST(DetectLaunchTest, ARankThatCanJoinDoesSoToReportWhatIsWrong) {
   for (const Environment& environment :
        {With(Mpi(), {{"RANK", "2"}}), With(Plain(), {{"LOCAL_RANK", "4"}}),
         With(Mpi(), {{"OMPI_COMM_WORLD_LOCAL_RANK", "9"}}),
@@ -314,36 +331,23 @@ TEST(DetectLaunchTest, AnswersForAllTheRanksThatCanMeetToSayWhatIsWrong) {
     const auto info = DetectLaunch(environment);
     ASSERT_TRUE(info.ok()) << info.status();
     EXPECT_NE(info->wrong, "");
+    EXPECT_TRUE(info->is_rank());
   }
-  const auto nobody = DetectLaunch(With(Plain(), {{"WORLD_SIZE", ""}}));
-  ASSERT_TRUE(nobody.ok()) << nobody.status();
-  EXPECT_EQ(nobody->rank, 3);
-  EXPECT_EQ(nobody->size, 0);
-  EXPECT_EQ(nobody->port, 29500);
-  // Unlike a wrong address, a wrong local rank does not keep ranks from
-  // meeting.
-  const auto misses = [](const Environment& environment) {
-    return DetectLaunch(environment)->may_miss_others;
-  };
-  EXPECT_FALSE(misses(With(Plain(), {{"LOCAL_RANK", "4"}})));
-  EXPECT_TRUE(misses(With(Plain(), {{"CROSSHATCH_COORDINATOR", "a"}})));
-  EXPECT_TRUE(misses(With(Plain(), {{"CROSSHATCH_JOB_TOKEN", "EMPTY"}})));
-  // Without an address the rank cannot report to the others.
-  EXPECT_FALSE(DetectLaunch(With(Plain(), {{"MASTER_ADDR", ""}})).ok());
 }
 
-TEST(DetectLaunchTest, FindsTheFileOfAJobOnOneHost) {
-  const Environment job = {{"PMIX_SERVER_TMPDIR", "/tmp/d"},
-                           {"OMPI_MCA_orte_precondition_transports", "12-34"}};
-  const auto file = [&](const Environment& changes) {
-    return DetectLaunch(With(With(Mpi(), job), changes))->rendezvous_file;
+TEST(DetectLaunchTest, AProcessWithoutAPlaceJoinsIfItCanFindTheJob) {
+  const auto place = [](const Environment& environment) -> std::string {
+    const auto info = DetectLaunch(environment);
+    if (!info.ok()) return "none";
+    EXPECT_FALSE(info->is_rank());
+    EXPECT_EQ(info->coordinator.port, 29500);
+    return absl::StrCat(info->rank, "/", info->size);
   };
-  EXPECT_EQ(file({{"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}}),
-            "/tmp/d/crosshatch-77-12-34");
-  EXPECT_EQ(file({}), "");
-  EXPECT_EQ(
-      file({{"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}, {"PMIX_SERVER_TMPDIR", ""}}),
-      "");
+  EXPECT_EQ(place(With(Plain(), {{"WORLD_SIZE", ""}})), "3/0");
+  EXPECT_EQ(place(With(Plain(), {{"RANK", "x"}})), "-1/4");
+  EXPECT_EQ(place(With(Plain(), {{"RANK", "4"}})), "4/4");
+  EXPECT_EQ(place(With(Plain(), {{"MASTER_ADDR", ""}})), "none");
+  EXPECT_EQ(place(With(Mpi(), {{"OMPI_COMM_WORLD_RANK", "4"}})), "none");
 }
 
 TEST(FirstHostTest, ReadsSlurmsLists) {
@@ -361,6 +365,15 @@ TEST(FirstHostTest, ReadsSlurmsLists) {
   EXPECT_EQ(FirstHost(""), "");
 }
 
+TEST(ParseEndpointTest, ReadsHostsAndPorts) {
+  EXPECT_EQ(ParseEndpoint("a:7")->host, "a");
+  EXPECT_EQ(ParseEndpoint("a:7")->port, 7);
+  EXPECT_EQ(ParseEndpoint("fd::1:7")->host, "[fd::1]");
+  for (const char* wrong : {"", "a", ":7", "a:", "a:0", "a:65536", "a:x"}) {
+    EXPECT_FALSE(ParseEndpoint(wrong).ok()) << wrong;
+  }
+}
+
 TEST(DetectLaunchTest, BracketsAreForBareAddresses) {
   EXPECT_EQ(Bracketed("::1"), "[::1]");
   EXPECT_EQ(Bracketed("[::1]"), "[::1]");
@@ -375,7 +388,8 @@ TEST(DetectLaunchTest, TheFirstOfAHostReports) {
   EXPECT_TRUE(IsFirstOfHost({{"LOCAL_RANK", "0"}}));
   EXPECT_FALSE(IsFirstOfHost({{"LOCAL_RANK", "1"}}));
   EXPECT_FALSE(IsFirstOfHost({{"OMPI_COMM_WORLD_LOCAL_RANK", "2"}}));
-  EXPECT_FALSE(IsFirstOfHost({{"SLURM_LOCALID", "1"}}));
+  EXPECT_FALSE(IsFirstOfHost(Slurm()));
+  EXPECT_TRUE(IsFirstOfHost(With(Slurm(), {{"SLURM_LOCALID", "0"}})));
 }
 
 }  // namespace

@@ -73,6 +73,13 @@ absl::Status Fault(int rank) {
     CH_CHECK(rank != 0) << "of rank 0";
     CH_CHECK(rank == 0) << "of the others";
   }
+  if (fault == "wait") {
+    // Until the test has stopped others.
+    const std::string go = absl::StrCat(Variable("PROBE_STOP"), "/go");
+    while (!std::filesystem::exists(go)) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
   return absl::InternalError("out of luck");
 }
 

@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -23,17 +25,18 @@
 #include "absl/time/clock.h"
 #include "crosshatch/base/check_failure_handler.h"
 #include "crosshatch/base/process.h"
+#include "crosshatch/base/start_thread.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/coordination/coordination_client.h"
 #include "crosshatch/comm/coordination/coordination_server.h"
 #include "crosshatch/comm/coordination/failure_message.h"
 #include "crosshatch/comm/coordination/this_process.h"
+#include "crosshatch/comm/coordination/wire.h"
 #include "crosshatch/comm/data_plane.h"
 #include "crosshatch/comm/end_mpi.h"
 #include "crosshatch/comm/nccl/built_nccl_data_planes.h"
 #include "crosshatch/comm/return_grace.h"
-#include "crosshatch/launch/rendezvous.h"
-#include "crosshatch/launch/start_deadline.h"
+#include "crosshatch/launch/reachable_host.h"
 
 namespace crosshatch {
 namespace {
@@ -42,7 +45,8 @@ using coordination::CoordinationClient;
 using coordination::CoordinationServer;
 using coordination::Member;
 
-/// How long a process with an invalid rank waits for rank 0, which reports it.
+/// How long a process with a wrong variable waits for rank 0, which names it:
+/// it may look for rank 0 in the wrong place.
 constexpr absl::Duration kNamedWithin = absl::Seconds(10);
 /// How long a failed check waits for the job's report of it before it is
 /// printed where it failed.
@@ -53,10 +57,12 @@ constexpr absl::Duration kKilledTogether = absl::Milliseconds(500);
 /// How long a rank of a failed job stays under mpirun. At the first exit with
 /// an error mpirun discards lines that it has not forwarded yet.
 constexpr absl::Duration kForwardedWithin = absl::Milliseconds(200);
+/// How often a call into MPI is looked after.
+constexpr std::chrono::milliseconds kLook(20);
 
 Member ThisMember(const LaunchInfo& info) {
   Member member = coordination::ThisProcess(info.rank, info.size);
-  member.set_wrong(info.outside);
+  if (info.rank < 0 || info.size == 0) member.set_wrong(info.wrong);
   return member;
 }
 
@@ -92,31 +98,24 @@ class Process {
     times_.heartbeat = std::min(options.heartbeat_timeout, options.job.timeout);
   }
 
-  ~Process() {
-    client_.reset();
-    server_.reset();
-    RemoveRendezvousFile();
-  }
-
   absl::Status Run(absl::FunctionRef<absl::Status(World&)> fn);
 
  private:
   /// Connects to the coordinator and waits for all ranks.
   absl::Status Join();
-  /// Sets `endpoint`, whose port rank 0 chooses, on all processes.
-  absl::Status AgreeOnEndpoint(RendezvousEndpoint& endpoint);
-  absl::Status Connect(const RendezvousEndpoint& endpoint);
-  void RemoveRendezvousFile() const;
   /// Rank 0: starts the coordinator and sets the port that it listens on.
   absl::Status Listen(RendezvousEndpoint& endpoint);
+  /// Sends the others, by MPI, where rank 0 listens.
+  absl::Status ExchangeEndpoint(RendezvousEndpoint& endpoint);
+  absl::Status Connect(const RendezvousEndpoint& endpoint);
   /// Exchanges process ids, for ReportsForHost.
   absl::Status FindHostRanks();
   /// Returns whether this process prints that rank 0 is lost: it is the host's
   /// lowest rank that still runs in a moment. That one ends last (AwaitHost),
   /// so that each other rank sees that it runs, whenever it notices the loss.
   bool ReportsForHost() const;
-  std::vector<std::pair<int, int>> HostRanks() const;
-  /// If this process reports for its host, waits until the others have ended.
+  /// Waits, if this process has reported for its host, for the end of the
+  /// others.
   void AwaitHost() const;
   /// Returns `text`, why this process did not join, after what is wrong with
   /// its variables: that may be the cause.
@@ -128,18 +127,20 @@ class Process {
                           const std::string& of_launcher) const;
   /// Leaves MPI, which a lost process may block, in step with the others.
   void LeaveMpi(const std::string& late);
-  /// Calls `fn`, which may not return if a process is lost, in bounded time.
+  /// Calls `fn`, which may not return if a process is lost. Ends this process
+  /// if it has not returned within `time`, or once the job has failed.
   void WithinTime(absl::Duration time, const std::string& late,
                   absl::FunctionRef<void()> fn);
   /// Starts MPI in bounded time and returns the blobs of all processes.
   absl::StatusOr<std::vector<std::string>> StartMpi(const std::string& blob);
   absl::Status ChooseDevice();
+  /// Prepares this process. Fails if one of the job has failed to, or was
+  /// started with other options than rank 0.
   absl::Status Prepare();
-  /// Fails if this process was started with other options than rank 0.
-  absl::Status AgreeOnOptions();
   absl::Status RunRank(absl::FunctionRef<absl::Status(World&)> fn);
   absl::Status Report(const absl::Status& error);
-  void OnFailure(const FailureNotice& notice);
+  /// \param own this rank's error that no other process knows, or OK.
+  void OnFailure(const FailureNotice& notice, const absl::Status& own);
   /// Returns whether no process prints `status`, with which this one ends.
   bool IsUnreported(const absl::Status& status);
   /// Reports a failed check, which may fail alike on other ranks. Returns
@@ -153,17 +154,17 @@ class Process {
   coordination::CoordinationTimes times_;
   // OnFailure or another process prints why the start failed.
   bool is_reported_ = false;
-  mutable std::mutex host_mutex_;
   // Ranks of this host but rank 0, ascending, and their process ids.
   std::vector<std::pair<int, int>> host_ranks_;
+  std::atomic<bool> has_host_ranks_ = false;
   std::atomic<bool> has_reported_for_host_ = false;
   // From then on, the rank in which an error occurs reports it.
   bool has_run_ = false;
   std::atomic<bool> has_announced_ = false;
+  std::atomic<bool> has_printed_own_ = false;
   bool has_mpi_ = false;
   std::string coordinator_host_;
-  std::mutex deadline_mutex_;
-  StartDeadline* deadline_ = nullptr;
+  // Null on the CPU.
   const DeviceBackend* device_ = nullptr;
   std::unique_ptr<DataPlanes> planes_;
   // Declared in this order, because the client must leave before the server
@@ -173,9 +174,6 @@ class Process {
 };
 
 absl::Status Process::Listen(RendezvousEndpoint& endpoint) {
-  if (endpoint.token.empty()) {
-    CH_ASSIGN_OR_RETURN(endpoint.token, RandomToken());
-  }
   auto server = CoordinationServer::Start(endpoint.host, endpoint.port, self_,
                                           endpoint.token, times_);
   if (server.ok()) {
@@ -212,7 +210,6 @@ absl::Status Process::Listen(RendezvousEndpoint& endpoint) {
 }
 
 std::string Process::WithCause(const std::string& text) const {
-  if (!info_.outside.empty()) return info_.outside;
   if (info_.wrong.empty() || absl::StrContains(text, info_.wrong)) return text;
   return absl::StrCat(info_.wrong, "; as it is, ", text);
 }
@@ -239,7 +236,6 @@ absl::Status Process::FindHostRanks() {
       const std::vector<std::string> processes,
       client_->Gather("processes", absl::StrCat(self_.pid(), "\n", pids),
                       options_.job.timeout));
-  std::lock_guard lock(host_mutex_);
   for (int rank = 1; rank < info_.size; ++rank) {
     const std::vector<std::string> process = absl::StrSplit(
         processes[static_cast<size_t>(rank)], absl::MaxSplits('\n', 1));
@@ -248,21 +244,17 @@ absl::Status Process::FindHostRanks() {
       host_ranks_.push_back({rank, pid});
     }
   }
+  has_host_ranks_ = true;
   return absl::OkStatus();
 }
 
-std::vector<std::pair<int, int>> Process::HostRanks() const {
-  std::lock_guard lock(host_mutex_);
-  return host_ranks_;
-}
-
 bool Process::ReportsForHost() const {
-  const auto ranks = HostRanks();
-  if (ranks.empty()) {
-    // Decides by the launcher's numbers. Rank 0 is the first rank of its host.
-    return info_.is_first_of_host || (info_.rank == 1 && info_.local_rank == 1);
+  if (!has_host_ranks_) {
+    // By the launcher's numbers. Rank 0 is the first of its own host.
+    return info_.is_first_of_host() ||
+           (info_.is_rank() && info_.rank == 1 && info_.local_rank == 1);
   }
-  for (const auto& [rank, pid] : ranks) {
+  for (const auto& [rank, pid] : host_ranks_) {
     if (rank >= info_.rank) break;
     if (StillRuns(pid, kKilledTogether)) return false;
   }
@@ -270,9 +262,9 @@ bool Process::ReportsForHost() const {
 }
 
 void Process::AwaitHost() const {
-  if (!has_reported_for_host_) return;
+  if (!has_reported_for_host_ || !has_host_ranks_) return;
   const absl::Time until = absl::Now() + ReturnGrace(options_.job.timeout);
-  for (const auto& [rank, pid] : HostRanks()) {
+  for (const auto& [rank, pid] : host_ranks_) {
     if (rank <= info_.rank) continue;
     StillRuns(pid, std::max(until - absl::Now(), absl::ZeroDuration()));
   }
@@ -280,7 +272,7 @@ void Process::AwaitHost() const {
 
 void Process::LeaveMpi(const std::string& late) {
   if (client_ == nullptr) {
-    if (info_.is_first_of_host) print_(WithCause(late));
+    if (info_.is_first_of_host()) print_(WithCause(late));
     return;
   }
   if (!client_->failure().has_value()) {
@@ -294,15 +286,29 @@ void Process::LeaveMpi(const std::string& late) {
 
 void Process::WithinTime(absl::Duration time, const std::string& late,
                          absl::FunctionRef<void()> fn) {
-  StartDeadline deadline(time, [&] { LeaveMpi(late); });
-  {
-    std::lock_guard lock(deadline_mutex_);
-    deadline_ = &deadline;
-  }
-  if (client_ != nullptr && client_->failure().has_value()) deadline.Expire();
+  std::mutex mutex;
+  std::condition_variable returned;
+  bool has_returned = false;
+  auto watch = StartThread("the watch over MPI", [&] {
+    const absl::Time until = absl::Now() + time;
+    std::unique_lock lock(mutex);
+    while (!returned.wait_for(lock, kLook, [&] { return has_returned; })) {
+      const bool has_failed =
+          client_ != nullptr && client_->failure().has_value();
+      if (!has_failed && absl::Now() < until) continue;
+      LeaveMpi(late);
+      // Destructors could wait forever.
+      EndProcess("");
+    }
+  });
   fn();
-  std::lock_guard lock(deadline_mutex_);
-  deadline_ = nullptr;
+  {
+    std::lock_guard lock(mutex);
+    has_returned = true;
+  }
+  returned.notify_one();
+  // A system without a free thread fails the start anyway.
+  if (watch.ok()) watch->join();
 }
 
 absl::StatusOr<std::vector<std::string>> Process::StartMpi(
@@ -317,49 +323,30 @@ absl::StatusOr<std::vector<std::string>> Process::StartMpi(
   return blobs;
 }
 
-absl::Status Process::AgreeOnEndpoint(RendezvousEndpoint& endpoint) {
-  // mpirun has started all processes, so a missing one counts as lost.
-  times_.start = std::min(times_.start, options_.job.timeout);
-  const std::string& file = info_.rendezvous_file;
-  const bool by_file = CanUseRendezvousFile(file);
+absl::Status Process::ExchangeEndpoint(RendezvousEndpoint& endpoint) {
   absl::Status listening;
-  if (info_.rank == 0) listening = Listen(endpoint);
-  // The others wait for the endpoint, even after an error.
-  std::string text = info_.rank == 0 && listening.ok() ? ToText(endpoint) : "";
-  if (by_file && info_.rank == 0) {
-    const absl::Status written = WriteRendezvousFile(file, text);
-    if (listening.ok()) listening = written;
-  } else if (by_file) {
-    auto read = AwaitRendezvousFile(file, times_.start);
-    if (!read.ok()) {
-      is_reported_ = !ReportsForHost();
-      return absl::Status(
-          read.status().code(),
-          absl::StrCat("rank 0's coordinator is not to be found: ",
-                       std::string(read.status().message()),
-                       ": its process was lost or stopped before"));
-    }
-    text = *std::move(read);
-  } else {
-    CH_ASSIGN_OR_RETURN(const std::vector<std::string> texts, StartMpi(text));
-    if (static_cast<int>(texts.size()) != info_.size) {
-      is_reported_ = !info_.is_first_of_host;
-      return OtherWorld(absl::StrCat("one of ", texts.size()),
-                        absl::StrCat("one of ", info_.size));
-    }
-    text = texts[0];
+  std::string text;
+  if (info_.rank == 0) {
+    listening = Listen(endpoint);
+    if (listening.ok()) text = absl::StrCat(endpoint.host, ":", endpoint.port);
+  }
+  // The others wait for it, after an error too.
+  CH_ASSIGN_OR_RETURN(const std::vector<std::string> texts, StartMpi(text));
+  if (static_cast<int>(texts.size()) != info_.size) {
+    is_reported_ = !info_.is_first_of_host();
+    return OtherWorld(absl::StrCat("one of ", texts.size()),
+                      absl::StrCat("one of ", info_.size));
   }
   CH_RETURN_IF_ERROR(listening);
-  if (text.empty()) {
+  if (texts[0].empty()) {
     is_reported_ = true;
     return absl::UnavailableError("rank 0 has no coordinator");
   }
-  CH_ASSIGN_OR_RETURN(endpoint, EndpointFromText(text));
+  CH_ASSIGN_OR_RETURN(const RendezvousEndpoint address,
+                      ParseEndpoint(texts[0]));
+  endpoint.host = address.host;
+  endpoint.port = address.port;
   return absl::OkStatus();
-}
-
-void Process::RemoveRendezvousFile() const {
-  if (info_.rank == 0) unlink(info_.rendezvous_file.c_str());
 }
 
 absl::Status Process::Connect(const RendezvousEndpoint& endpoint) {
@@ -367,7 +354,9 @@ absl::Status Process::Connect(const RendezvousEndpoint& endpoint) {
       .times = times_,
       .leave = ReturnGrace(options_.job.timeout),
       .on_failure = [this](const FailureNotice& notice,
-                           const coordination::Roster&) { OnFailure(notice); }};
+                           const absl::Status& own) {
+        OnFailure(notice, own);
+      }};
   auto client = CoordinationClient::Connect(endpoint.host, endpoint.port, self_,
                                             endpoint.token, std::move(options));
   if (client.ok()) {
@@ -378,50 +367,48 @@ absl::Status Process::Connect(const RendezvousEndpoint& endpoint) {
   return absl::Status(
       client.status().code(),
       absl::StrCat("rank 0's coordinator is not to be found: ",
-                   absl::IsDeadlineExceeded(client.status())
-                       ? absl::StrCat("nobody listened on ", endpoint.host, ":",
-                                      endpoint.port, " within ",
-                                      absl::FormatDuration(times_.start))
-                       : std::string(client.status().message()),
+                   std::string(client.status().message()),
                    "; is rank 0 started, and its address the same here?"));
 }
 
 absl::Status Process::Join() {
-  RendezvousEndpoint endpoint = EndpointOf(info_);
-  const bool is_chosen_by_rank_0 = endpoint.port == 0;
-  endpoint.host = ReachableHost(endpoint.host);
-  // Without another rank 0, no other rank could report it.
-  if (!info_.outside.empty() && (info_.rank == 0 || info_.size == 1)) {
-    return absl::InvalidArgumentError(info_.outside);
+  RendezvousEndpoint endpoint = info_.coordinator;
+  const bool is_socket =
+      absl::StartsWith(endpoint.host, coordination::kAbstractSocket);
+  endpoint.host =
+      ReachableHost(endpoint.host.empty() ? self_.host() : endpoint.host);
+  if (info_.launcher == Launcher::kOpenMpi) {
+    // It has started all: none may be missing for longer than in the job.
+    times_.start = std::min(times_.start, options_.job.timeout);
   }
-  if (!info_.outside.empty() || (info_.may_miss_others && info_.rank != 0)) {
+  if (!info_.wrong.empty() && info_.rank != 0) {
     times_.start = std::min(times_.start, kNamedWithin);
   }
-  if (is_chosen_by_rank_0) {
-    CH_RETURN_IF_ERROR(AgreeOnEndpoint(endpoint));
+  // Without another rank 0 nobody else could report it.
+  if (!info_.is_rank() && (info_.rank == 0 || info_.size == 1)) {
+    return absl::InvalidArgumentError(info_.wrong);
+  }
+  if (endpoint.port == 0 && !is_socket) {
+    CH_RETURN_IF_ERROR(ExchangeEndpoint(endpoint));
   } else if (info_.rank == 0) {
     CH_RETURN_IF_ERROR(Listen(endpoint));
   }
-  coordinator_host_ = endpoint.host;
+  coordinator_host_ = is_socket ? "127.0.0.1" : endpoint.host;
   CH_RETURN_IF_ERROR(Connect(endpoint));
   const absl::Status started = client_->AwaitStart();
-  // A rank with another token is not part of the job.
-  const bool is_stranger =
-      absl::IsUnauthenticated(started) && !info_.wrong.empty();
-  is_reported_ = client_->failure().has_value() && !is_stranger;
-  if (started.ok()) RemoveRendezvousFile();
+  is_reported_ = client_->failure().has_value();
   return started;
 }
 
-void Process::OnFailure(const FailureNotice& notice) {
+void Process::OnFailure(const FailureNotice& notice, const absl::Status& own) {
   const bool lost_rank_0 = notice.process_lost && notice.world_ranks[0] == 0;
   if (info_.rank != 0 && lost_rank_0) has_reported_for_host_ = ReportsForHost();
   if (info_.rank == 0 || has_reported_for_host_) {
     print_(std::string(coordination::ResultOf(notice).message()));
   }
+  if (!own.ok()) print_(std::string(own.message()));
+  has_printed_own_ = !own.ok();
   has_announced_ = true;
-  std::lock_guard lock(deadline_mutex_);
-  if (deadline_ != nullptr) deadline_->Expire();
 }
 
 absl::Status Process::Report(const absl::Status& error) {
@@ -439,6 +426,7 @@ bool Process::ReportCheck(const std::string& text) {
   if (!has_announced_ || !failure.has_value()) return false;
   // The others must receive the failure before rank 0 ends.
   if (info_.rank == 0) absl::SleepFor(times_.query());
+  if (has_printed_own_) return true;
   // Another rank's report serves if it is of the same check, by its place: the
   // values that follow may be the rank's.
   constexpr std::string_view kFailed = ": check failed: ";
@@ -467,10 +455,6 @@ absl::Status Process::Prepare() {
     prepared = options_.prepare(EngineKind::kProcesses, info_.rank);
   }
   if (!prepared.ok()) return Report(prepared);
-  return client_->Gather("prepared", "", options_.job.timeout).status();
-}
-
-absl::Status Process::AgreeOnOptions() {
   const std::string mine = AgreedText(options_);
   CH_ASSIGN_OR_RETURN(const std::vector<std::string> of_all,
                       client_->Gather("options", info_.rank == 0 ? mine : "",
@@ -482,7 +466,6 @@ absl::Status Process::AgreeOnOptions() {
 absl::Status Process::RunRank(absl::FunctionRef<absl::Status(World&)> fn) {
   CH_RETURN_IF_ERROR(FindHostRanks());
   CH_RETURN_IF_ERROR(Prepare());
-  CH_RETURN_IF_ERROR(AgreeOnOptions());
   const bool by_ucx =
       options_.transport == DataTransport::kUcx ||
       (options_.transport == DataTransport::kAuto && !info_.mpi_knows_peers);
@@ -504,7 +487,7 @@ absl::Status Process::RunRank(absl::FunctionRef<absl::Status(World&)> fn) {
     has_run_ = true;
     return fn(world);
   };
-  // AgreeOnEndpoint may have started it.
+  // ExchangeEndpoint may have started it.
   if (!by_ucx && !has_mpi_) CH_RETURN_IF_ERROR(StartMpi("").status());
   MpiOptions options = {.job = options_.job,
                         .planes = planes_.get(),

@@ -6,19 +6,24 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <string_view>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "crosshatch/base/start_thread.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/coordination/wire.h"
 
 namespace crosshatch::coordination {
 namespace {
@@ -49,6 +54,16 @@ void SetPort(sockaddr_storage& address, int port) {
   }
 }
 
+/// Returns an address that no file stands for: it vanishes with its socket.
+/// \pre the name fits.
+socklen_t SetName(sockaddr_storage& address, absl::string_view name) {
+  auto& socket = reinterpret_cast<sockaddr_un&>(address);
+  socket.sun_family = AF_UNIX;
+  name.copy(socket.sun_path + 1, sizeof socket.sun_path - 1);
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 +
+                                name.size());
+}
+
 int PortOf(int fd) {
   sockaddr_storage address = {};
   socklen_t size = sizeof address;
@@ -77,52 +92,63 @@ absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Listen(
   return acceptor;
 }
 
+int Acceptor::Bind(const sockaddr_storage& address, socklen_t size) {
+  const int fd =
+      socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  // The host may lack a family of addresses.
+  if (fd < 0) return EADDRNOTAVAIL;
+  SetOption(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+  if (address.ss_family == AF_INET6) {
+    SetOption(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+  }
+  if (bind(fd, reinterpret_cast<const sockaddr*>(&address), size) != 0 ||
+      listen(fd, SOMAXCONN) != 0) {
+    const int why = errno;
+    close(fd);
+    return why;
+  }
+  listeners_.push_back(fd);
+  return 0;
+}
+
 absl::Status Acceptor::Bind(const std::string& host, int port) {
-  const bool has_brackets = host.size() > 2 && host.front() == '[';
-  const std::string name =
-      has_brackets ? host.substr(1, host.size() - 2) : host;
+  const std::string text = AddressText(host, port);
+  const absl::Status in_use = absl::UnavailableError(
+      absl::StrCat("cannot listen on ", text,
+                   ": the port is in use, or the address is not this host's"));
+  absl::string_view name = host;
+  if (absl::ConsumePrefix(&name, kAbstractSocket)) {
+    sockaddr_storage address = {};
+    const socklen_t size = SetName(address, name);
+    return Bind(address, size) == 0 ? absl::OkStatus() : in_use;
+  }
+  if (name.size() > 2 && name.front() == '[') {
+    name = name.substr(1, name.size() - 2);
+  }
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE;
   addrinfo* found = nullptr;
-  const int unresolved = getaddrinfo(name.c_str(), nullptr, &hints, &found);
+  const int unresolved =
+      getaddrinfo(std::string(name).c_str(), nullptr, &hints, &found);
   if (unresolved != 0) {
-    return absl::UnavailableError(absl::StrCat(
-        "cannot listen on ", host, ":", port, ": ", gai_strerror(unresolved)));
+    return absl::UnavailableError(absl::StrCat("cannot listen on ", text, ": ",
+                                               gai_strerror(unresolved)));
   }
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found,
                                                                  freeaddrinfo);
   port_ = port;
-  int why = EADDRNOTAVAIL;
   for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
-    const int fd =
-        socket(each->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0) continue;  // A family of addresses that this host lacks.
-    SetOption(fd, SOL_SOCKET, SO_REUSEADDR, 1);
-    if (each->ai_family == AF_INET6) {
-      SetOption(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
-    }
     sockaddr_storage address = {};
     std::memcpy(&address, each->ai_addr, each->ai_addrlen);
     SetPort(address, port_);
-    if (bind(fd, reinterpret_cast<const sockaddr*>(&address),
-             each->ai_addrlen) != 0 ||
-        listen(fd, SOMAXCONN) != 0) {
-      why = errno;
-      close(fd);
-      // Another job may listen on the port at other addresses, and ranks could
-      // then join the wrong job.
-      if (why == EADDRINUSE) break;
-      continue;
-    }
-    port_ = PortOf(fd);
-    listeners_.push_back(fd);
-    why = 0;
+    const int why = Bind(address, each->ai_addrlen);
+    // Another job may listen on the port at other addresses, and ranks could
+    // then join the wrong job.
+    if (why == EADDRINUSE) return in_use;
+    if (why == 0) port_ = PortOf(listeners_.back());
   }
-  if (!listeners_.empty() && why != EADDRINUSE) return absl::OkStatus();
-  return absl::UnavailableError(
-      absl::StrCat("cannot listen on ", host, ":", port,
-                   ": the port is in use, or the address is not this host's"));
+  return listeners_.empty() ? in_use : absl::OkStatus();
 }
 
 Acceptor::~Acceptor() {

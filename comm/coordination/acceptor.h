@@ -2,6 +2,8 @@
 #ifndef CROSSHATCH_COMM_COORDINATION_ACCEPTOR_H_
 #define CROSSHATCH_COMM_COORDINATION_ACCEPTOR_H_
 
+#include <sys/socket.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -20,7 +22,8 @@ namespace crosshatch::coordination {
 /// file descriptors.
 class Acceptor {
  public:
-  /// \param host a name or an address; an IPv6 address may have brackets.
+  /// \param host a name or an address; an IPv6 address may have brackets. Or a
+  ///     Unix socket (wire.h).
   /// \param port 0: any that is free.
   /// \param take called on the acceptor's thread; owns the connection.
   /// \error kUnavailable if an address is not available on that port;
@@ -43,6 +46,8 @@ class Acceptor {
 
   explicit Acceptor(std::function<void(int fd)> take);
   absl::Status Bind(const std::string& host, int port);
+  /// Listens on one address. Returns 0 or the error's number.
+  int Bind(const sockaddr_storage& address, socklen_t size);
   void Run();
   void AcceptFrom(int listener);
   /// Returns whether the connection stays here.

@@ -1,14 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/comm/coordination/coordination_client.h"
 
+#include <grpcpp/grpcpp.h>
+
 #include <algorithm>
+#include <chrono>
+#include <deque>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/process.h"
 #include "crosshatch/base/start_thread.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/base/waiting.h"
 #include "crosshatch/comm/coordination/failure_message.h"
+#include "crosshatch/comm/coordination/messages.grpc.pb.h"
+#include "crosshatch/comm/coordination/wire.h"
 #include "crosshatch/comm/job_failure.h"
 
 namespace crosshatch::coordination {
@@ -30,7 +37,104 @@ std::string Rounded(absl::Duration time) {
   return absl::FormatDuration(absl::Trunc(time, absl::Milliseconds(1)));
 }
 
+/// Connects to `host`, and retries until a process listens there. Resolving a
+/// name, or a host's second address, may take several attempts.
+absl::StatusOr<std::shared_ptr<grpc::Channel>> Dial(const std::string& host,
+                                                    int port,
+                                                    absl::Duration timeout) {
+  QuietenGrpc();
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
+  // Proxies for the web are not used.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  // Each client of a process has a connection of its own, which ends with it.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  const std::string target = AddressText(host, port);
+  std::shared_ptr<grpc::Channel> channel = grpc::CreateCustomChannel(
+      target, grpc::InsecureChannelCredentials(), arguments);
+  if (channel->WaitForConnected(std::chrono::system_clock::now() +
+                                WaitTime(timeout))) {
+    return channel;
+  }
+  return absl::DeadlineExceededError(
+      absl::StrCat("nobody listened on ", target, " within ",
+                   absl::FormatDuration(timeout)));
+}
+
 }  // namespace
+
+/// The connection to the coordinator. Destroying it ends the connection; no
+/// event comes once that has returned.
+class CoordinationClient::Stream final
+    : private grpc::ClientBidiReactor<ClientMessage, ServerMessage> {
+ public:
+  Stream(CoordinationClient& client, std::shared_ptr<grpc::Channel> channel)
+      : client_(client),
+        channel_(std::move(channel)),
+        stub_(Coordination::NewStub(channel_)) {
+    stub_->async()->Join(&context_, this);
+    // Writes start outside of gRPC's calls too, and it must know that more may
+    // come.
+    AddHold();
+    StartRead(&incoming_);
+    StartCall();
+  }
+
+  ~Stream() override {
+    context_.TryCancel();
+    RemoveHold();
+    std::unique_lock lock(mutex_);
+    done_.wait(lock, [this] { return is_done_; });
+  }
+
+  /// Queues a message; ignored once the connection has ended.
+  void Send(ClientMessage message) {
+    std::lock_guard lock(mutex_);
+    if (is_broken_) return;
+    outgoing_.push_back(std::move(message));
+    if (outgoing_.size() == 1) StartWrite(&outgoing_.front());
+  }
+
+ private:
+  void OnReadDone(bool ok) override {
+    if (ok) {
+      client_.Received(incoming_);
+      StartRead(&incoming_);
+      return;
+    }
+    {
+      std::lock_guard lock(mutex_);
+      is_broken_ = true;
+    }
+    client_.Broken();
+  }
+  void OnWriteDone(bool ok) override {
+    std::lock_guard lock(mutex_);
+    outgoing_.pop_front();
+    is_broken_ = is_broken_ || !ok;
+    if (!is_broken_ && !outgoing_.empty()) StartWrite(&outgoing_.front());
+  }
+  void OnDone(const grpc::Status&) override {
+    // The waiting thread destroys this object, with the condition.
+    std::lock_guard lock(mutex_);
+    is_done_ = true;
+    done_.notify_all();
+  }
+
+  CoordinationClient& client_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<Coordination::Stub> stub_;
+  grpc::ClientContext context_;
+  ServerMessage incoming_;
+
+  std::mutex mutex_;
+  std::condition_variable done_;
+  std::deque<ClientMessage> outgoing_;  // The first is being written.
+  bool is_broken_ = false;
+  bool is_done_ = false;
+};
 
 CoordinationClient::CoordinationClient(Member self, ClientOptions options)
     : self_(Bounded(std::move(self))), options_(std::move(options)) {}
@@ -41,15 +145,13 @@ absl::StatusOr<std::unique_ptr<CoordinationClient>> CoordinationClient::Connect(
   std::unique_ptr<CoordinationClient> client(
       new CoordinationClient(self, std::move(options)));
   CoordinationClient& c = *client;
-  CH_ASSIGN_OR_RETURN(
-      c.wire_,
-      ConnectGrpc(host, port, c.options_.times.start, c.options_.still_hopes,
-                  {.received = [&c](const ServerMessage& m) { c.Received(m); },
-                   .broken = [&c] { c.Broken(); }}));
+  CH_ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel,
+                      Dial(host, port, c.options_.times.start));
+  c.stream_ = std::make_unique<Stream>(c, std::move(channel));
   ClientMessage registration;
   registration.mutable_registration()->set_token(token);
   *registration.mutable_registration()->mutable_member() = c.self_;
-  c.wire_->Send(std::move(registration));
+  c.stream_->Send(std::move(registration));
   {
     std::lock_guard lock(c.mutex_);
     c.last_received_ = c.last_check_ = c.next_heartbeat_ = SteadyNow();
@@ -68,7 +170,7 @@ absl::StatusOr<std::unique_ptr<CoordinationClient>> CoordinationClient::Connect(
 absl::Status CoordinationClient::AwaitStart() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] {
-    return roster_.has_started || !refused_.empty() || !notices_.empty();
+    return rank_0_.has_value() || !refused_.empty() || !notices_.empty();
   });
   if (!refused_.empty()) {
     return absl::UnauthenticatedError(absl::StrCat(
@@ -92,7 +194,7 @@ void CoordinationClient::Received(const ServerMessage& message) {
   last_received_ = SteadyNow();
   switch (message.kind_case()) {
     case ServerMessage::kStarted:
-      roster_ = {.has_started = true, .rank_0 = message.started().rank_0()};
+      rank_0_ = message.started().rank_0();
       break;
     case ServerMessage::kAnswer: {
       const auto found = answers_.find(message.answer().request());
@@ -135,9 +237,10 @@ void CoordinationClient::Add(FailureNotice notice) {
 void CoordinationClient::Lose(const std::string& how) {
   if (is_dismissed_ || !refused_.empty()) return;
   if (std::exchange(has_lost_coordinator_, true)) return;
-  const std::string who = roster_.has_started
-                              ? absl::StrCat("process ", roster_.rank_0.pid(),
-                                             " on host ", roster_.rank_0.host())
+  if (notices_.empty()) own_at_loss_ = own_error_;
+  const std::string who = rank_0_.has_value()
+                              ? absl::StrCat("process ", rank_0_->pid(),
+                                             " on host ", rank_0_->host())
                               : "the process of rank 0";
   Add({.world_ranks = {0},
        .process_lost = true,
@@ -162,7 +265,7 @@ absl::StatusOr<std::vector<std::string>> CoordinationClient::Gather(
   answers_[id] = std::nullopt;
   lock.unlock();
   gather.set_request(id);
-  wire_->Send(std::move(message));
+  stream_->Send(std::move(message));
   lock.lock();
   changed_.wait(lock, [this, id] {
     return answers_[id].has_value() || !notices_.empty();
@@ -188,7 +291,7 @@ absl::Status CoordinationClient::Leave() {
   }
   ClientMessage message;
   message.mutable_goodbye();
-  wire_->Send(std::move(message));
+  stream_->Send(std::move(message));
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] {
     return is_dismissed_ || is_broken_ || !notices_.empty();
@@ -209,9 +312,17 @@ std::optional<FailureNotice> CoordinationClient::failure() const {
 }
 
 void CoordinationClient::Report(const FailureNotice& notice) {
+  // A group's failure is that of all its members. A broken link and a wait in
+  // vain may be consequences of a loss.
+  if (!notice.of_group && !notice.cut_off &&
+      !absl::IsDeadlineExceeded(notice.error) &&
+      notice.world_ranks == std::vector<int>{self_.rank()}) {
+    std::lock_guard lock(mutex_);
+    if (own_error_.ok()) own_error_ = notice.error;
+  }
   ClientMessage message;
   *message.mutable_failure() = ToMessage(notice);
-  wire_->Send(std::move(message));
+  stream_->Send(std::move(message));
 }
 
 absl::Status CoordinationClient::loss() const {
@@ -259,13 +370,13 @@ void CoordinationClient::CheckSilence() {
                     "is down"));
   ClientMessage message;
   message.set_lost(absl::StrCat("had ", silence));
-  wire_->Send(std::move(message));
+  stream_->Send(std::move(message));
 }
 
 void CoordinationClient::Watch() {
   std::unique_lock lock(mutex_);
   const auto is_late = [this] {
-    return !notices_.empty() && !is_leaving_ && roster_.has_started &&
+    return !notices_.empty() && !is_leaving_ && rank_0_.has_value() &&
            SteadyNow() - failed_at_ > options_.leave;
   };
   while (!is_late()) {
@@ -297,7 +408,7 @@ void CoordinationClient::Run() {
     if (is_time) next_heartbeat_ = SteadyNow() + interval;
     const std::vector<FailureNotice> notices = notices_;
     const bool announces = !notices.empty() && !has_announced_;
-    const Roster roster = roster_;
+    const absl::Status own = own_at_loss_;
     lock.unlock();
     if (is_queried || is_time) {
       ClientMessage message;
@@ -306,7 +417,7 @@ void CoordinationClient::Run() {
       } else {
         message.set_heartbeat(CurrentActivity());
       }
-      wire_->Send(std::move(message));
+      stream_->Send(std::move(message));
     }
     {
       std::lock_guard listener_lock(listener_mutex_);
@@ -314,7 +425,7 @@ void CoordinationClient::Run() {
         listener_(notices[num_delivered_++]);
     }
     if (announces && options_.on_failure) {
-      options_.on_failure(notices[0], roster);
+      options_.on_failure(notices[0], own);
     }
     lock.lock();
     if (announces) {

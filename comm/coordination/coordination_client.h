@@ -17,17 +17,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "crosshatch/comm/coordination/coordinator_state.h"
-#include "crosshatch/comm/coordination/wire.h"
 #include "crosshatch/comm/job_failure.h"
 
 namespace crosshatch::coordination {
-
-/// What is known about the job.
-struct Roster {
-  /// Whether all ranks have joined. Until then the rest is empty.
-  bool has_started = false;
-  Member rank_0;
-};
 
 struct ClientOptions {
   CoordinationTimes times;
@@ -36,12 +28,12 @@ struct ClientOptions {
   absl::Duration leave = absl::Minutes(10);
   /// Called once, on a thread of the client, with the job's failure, before the
   /// client is destroyed. It may block; the process still ends in time.
-  std::function<void(const FailureNotice&, const Roster&)> on_failure;
+  /// \param own the error that this rank has reported, if the coordinator was
+  ///     lost before it announced the failure, so that no other process knows
+  ///     it; else OK.
+  std::function<void(const FailureNotice&, const absl::Status& own)> on_failure;
   /// Called by the watchdog when `leave` is over. Null: EndProcess.
   std::function<void(const std::string& message)> end_process;
-  /// Called once in a second while no process listens; returns whether rank 0
-  /// may still come. Null: until times.start is over.
-  std::function<bool()> still_hopes;
 };
 
 /// A rank's connection to the coordinator; rank 0 has one too.
@@ -50,7 +42,6 @@ class CoordinationClient final : public FailureChannel {
  public:
   /// Registers as `self`.
   /// \error kDeadlineExceeded if no process listens within times.start;
-  ///     kCancelled if options.still_hopes has returned false;
   ///     kResourceExhausted.
   static absl::StatusOr<std::unique_ptr<CoordinationClient>> Connect(
       const std::string& host, int port, const Member& self,
@@ -89,6 +80,8 @@ class CoordinationClient final : public FailureChannel {
   void SetActivity(Activity activity) override;
 
  private:
+  class Stream;
+
   CoordinationClient(Member self, ClientOptions options);
 
   void Received(const ServerMessage& message);
@@ -114,7 +107,7 @@ class CoordinationClient final : public FailureChannel {
   absl::Time last_received_;
   absl::Time last_check_;
   absl::Time next_heartbeat_;
-  Roster roster_;
+  std::optional<Member> rank_0_;  // Once all ranks have joined.
   std::string refused_;
   bool is_dismissed_ = false;
   bool is_leaving_ = false;
@@ -125,6 +118,8 @@ class CoordinationClient final : public FailureChannel {
   std::vector<FailureNotice> notices_;
   absl::Time failed_at_;
   bool has_lost_coordinator_ = false;
+  absl::Status own_error_;  // The first that this rank has reported.
+  absl::Status own_at_loss_;
   bool has_news_ = false;       // A listener or a notice.
   bool has_announced_ = false;  // To ClientOptions::on_failure.
   int64_t last_request_ = 0;
@@ -138,7 +133,7 @@ class CoordinationClient final : public FailureChannel {
   std::mutex activity_mutex_;
   Activity activity_;
 
-  std::unique_ptr<ClientWire> wire_;
+  std::unique_ptr<Stream> stream_;
   std::thread thread_;
   std::thread watchdog_;
 };

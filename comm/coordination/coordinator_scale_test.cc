@@ -93,7 +93,7 @@ class LargeJob {
       const std::function<ClientMessage(int rank, int size)>& say) {
     Traffic traffic;
     for (int rank = 0; rank < size_; ++rank) {
-      if (!came_) Count(state_.OnConnected(rank, now_), traffic);
+      if (!came_) state_.OnConnected(rank, now_);
       ++traffic.in;
       Count(state_.OnMessage(rank, say(rank, size_), now_), traffic);
     }

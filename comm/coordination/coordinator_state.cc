@@ -39,10 +39,6 @@ std::string Process(const Member& member) {
   return absl::StrCat("process ", member.pid(), " on host ", member.host());
 }
 
-constexpr char kWrongToken[] =
-    "the token is not this job's: give all ranks the same CROSSHATCH_JOB_TOKEN "
-    "and CROSSHATCH_JOB_ID";
-
 void AddLoss(const FailureNotice& loss, FailureNotice& losses) {
   if (losses.world_ranks.empty()) {
     losses = loss;
@@ -137,10 +133,8 @@ void CoordinatorState::Send(const GatherState::Answers& answers,
   }
 }
 
-CoordinatorState::Actions CoordinatorState::OnConnected(Peer peer,
-                                                        absl::Time now) {
+void CoordinatorState::OnConnected(Peer peer, absl::Time now) {
   strangers_.emplace(peer, now);
-  return {};
 }
 
 void CoordinatorState::Refuse(Peer peer, const std::string& why,
@@ -177,17 +171,10 @@ CoordinatorState::Actions CoordinatorState::OnMessage(
 void CoordinatorState::Register(Peer peer, const Registration& registration,
                                 absl::Time now, Actions& actions) {
   if (!SameToken(registration.token(), token_)) {
-    const bool may_be_missed = registration.member().rank() != 0;
-    if (phase_ == Phase::kFailed && may_be_missed) {
-      AnnounceToStranger(peer, actions);
-    } else if (phase_ == Phase::kGathering && may_be_missed &&
-               static_cast<int>(held_.size()) < self_.size()) {
-      ++refused_;
-      strangers_.erase(peer);
-      held_.insert(peer);
-    } else {
-      Refuse(peer, kWrongToken, actions);
-    }
+    Refuse(peer,
+           "the token is not this job's: give all ranks the same "
+           "CROSSHATCH_JOB_TOKEN and CROSSHATCH_JOB_ID",
+           actions);
     return;
   }
   if (phase_ != Phase::kGathering && phase_ != Phase::kFailed) {
@@ -203,8 +190,7 @@ void CoordinatorState::Register(Peer peer, const Registration& registration,
   ++came_;
   const auto twin = ranks_.find(member.rank());
   std::string wrong;
-  const bool is_known = member.rank() >= 0 && member.size() > 0;
-  if (!is_known && !member.wrong().empty()) {
+  if (!member.wrong().empty()) {
     wrong = absl::StrCat(member.rank() < 0 ? Process(member) : Describe(member),
                          ": ", member.wrong());
   } else if (member.size() != self_.size()) {
@@ -243,23 +229,6 @@ void CoordinatorState::Register(Peer peer, const Registration& registration,
   ServerMessage message;
   *message.mutable_started()->mutable_rank_0() = self_;
   SendToAll(message, actions);
-  RefuseHeld(actions);
-}
-
-void CoordinatorState::RefuseHeld(Actions& actions) {
-  for (const Peer peer : std::exchange(held_, {})) {
-    Refuse(peer, kWrongToken, actions);
-  }
-}
-
-void CoordinatorState::AnnounceToStranger(Peer peer, Actions& actions) {
-  strangers_.erase(peer);
-  announced_to_.insert(peer);
-  ServerMessage message;
-  *message.mutable_failure() = ToMessage(
-      {.of_group = true, .error = absl::UnauthenticatedError(kWrongToken)});
-  Send(peer, std::move(message), actions);
-  actions.close.push_back(peer);
 }
 
 void CoordinatorState::OnMessageOf(Rank& rank, const ClientMessage& message,
@@ -324,7 +293,6 @@ CoordinatorState::Actions CoordinatorState::OnBroken(Peer peer,
   Actions actions;
   Wake(now);
   strangers_.erase(peer);
-  held_.erase(peer);
   announced_to_.erase(peer);
   const auto found = rank_of_.find(peer);
   if (found == rank_of_.end()) return actions;
@@ -444,8 +412,6 @@ void CoordinatorState::Announce(FailureNotice failure, Actions& actions) {
   ServerMessage message;
   *message.mutable_failure() = ToMessage(*failure_);
   SendToAll(message, actions);
-  for (const Peer peer : std::exchange(held_, {}))
-    AnnounceToStranger(peer, actions);
   for (const auto& [index, rank] : ranks_) {
     if (rank.said_goodbye && rank.is_connected) {
       Send(rank.peer, Message(&ServerMessage::mutable_dismissed), actions);
@@ -511,9 +477,7 @@ CoordinatorState::Actions CoordinatorState::OnTick(absl::Time now) {
   }
   if (now >= next_heartbeat_) {
     next_heartbeat_ = now + times_.interval();
-    const ServerMessage sign = Message(&ServerMessage::mutable_heartbeat);
-    SendToAll(sign, actions);
-    for (const Peer peer : held_) Send(peer, sign, actions);
+    SendToAll(Message(&ServerMessage::mutable_heartbeat), actions);
   }
   return actions;
 }

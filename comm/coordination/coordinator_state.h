@@ -65,12 +65,11 @@ class CoordinatorState {
   };
 
   /// \param self rank 0, whose process has the coordinator. The others must
-  /// have
-  ///     its size and program. It registers as the others do.
+  ///     have its size and program. It registers as the others do.
   CoordinatorState(Member self, std::string token, CoordinationTimes times,
                    absl::Time now);
 
-  Actions OnConnected(Peer peer, absl::Time now);
+  void OnConnected(Peer peer, absl::Time now);
   Actions OnMessage(Peer peer, const ClientMessage& message, absl::Time now);
   /// Handles the end of a stream, from either side.
   Actions OnBroken(Peer peer, absl::Time now);
@@ -127,8 +126,6 @@ class CoordinatorState {
   void AnnounceIfKnown(absl::Time now, Actions& actions);
   void Announce(FailureNotice failure, Actions& actions);
   void FailStart(const std::string& why, Actions& actions);
-  void RefuseHeld(Actions& actions);
-  void AnnounceToStranger(Peer peer, Actions& actions);
   std::string Activities(absl::Time now) const;
   std::string LateStart(absl::Time now) const;
 
@@ -142,9 +139,6 @@ class CoordinatorState {
   std::map<int, Rank> ranks_;
   std::map<Peer, int> rank_of_;
   std::map<Peer, absl::Time> strangers_;  // With the time of connection.
-  /// Peers without the token while ranks are missing, which they may be. Such a
-  /// peer cannot fail the job, but receives the failure of its start.
-  std::set<Peer> held_;
   std::set<Peer>
       announced_to_;  // Connections that received the failure and are no rank.
   int came_ =
