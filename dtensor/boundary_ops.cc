@@ -80,7 +80,7 @@ TensorList FromLocalOp::Forward(TensorSpan inputs) const {
 
 std::shared_ptr<Node> FromLocalOp::Differentiate(TensorSpan /*inputs*/,
                                                  TensorSpan /*outputs*/) const {
-  CH_CHECK_OK(CheckBorderGradLayout(kInfo.name, layout, grad_layout));
+  CH_CHECK_OK(CheckBoundaryGradLayout(kInfo.name, layout, grad_layout));
   return std::make_shared<FromLocalNode>(layout, grad_layout);
 }
 
@@ -92,7 +92,7 @@ TensorList ToLocalOp::Forward(TensorSpan inputs) const {
 
 std::shared_ptr<Node> ToLocalOp::Differentiate(TensorSpan inputs,
                                                TensorSpan /*outputs*/) const {
-  CH_CHECK_OK(CheckBorderGradLayout(
+  CH_CHECK_OK(CheckBoundaryGradLayout(
       kInfo.name, DTensorHandler::Of(inputs[0]).layout(), grad_layout));
   return std::make_shared<ToLocalNode>(inputs[0], grad_layout);
 }

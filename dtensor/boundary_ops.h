@@ -20,8 +20,8 @@ namespace crosshatch {
 /// (local) -> the distributed tensor whose shard on this rank is `local`. It
 /// shares memory with the input, as a view. Under autograd it cannot be
 /// written. The local gradient is this rank's part of the distributed gradient
-/// in `grad_layout`. If there is a gradient, CheckBorderGradLayout must accept
-/// that layout.
+/// in `grad_layout`. If there is a gradient, CheckBoundaryGradLayout must
+/// accept that layout.
 class FromLocalOp final : public WholeOp {
  public:
   static constexpr OpInfo kInfo = {.name = "from_local", .view = true};
@@ -42,7 +42,7 @@ class FromLocalOp final : public WholeOp {
 /// (distributed) -> this rank's part. It shares memory with the input, as a
 /// view. Under autograd it cannot be written. The local gradient is this rank's
 /// part of a distributed gradient in `grad_layout`. If there is a gradient,
-/// CheckBorderGradLayout must accept that layout.
+/// CheckBoundaryGradLayout must accept that layout.
 class ToLocalOp final : public WholeOp {
  public:
   static constexpr OpInfo kInfo = {.name = "to_local", .view = true};

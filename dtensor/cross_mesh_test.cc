@@ -108,7 +108,7 @@ void CheckAllPairs(int ranks, const MeshOf& before, const MeshOf& after,
                 std::lock_guard<std::mutex> lock(mutex);
                 if (moved.size() <= pair) moved.resize(pair + 1);
                 moved[pair].first = std::max(moved[pair].first, received);
-                moved[pair].second = plan->cost.bytes - plan->settle.cost.bytes;
+                moved[pair].second = plan->cost.bytes - plan->reduce.cost.bytes;
               }
               ++pair;
               std::string wrong;

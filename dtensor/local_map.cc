@@ -67,7 +67,7 @@ absl::Status CheckInput(const std::string& what, const Tensor& input,
   if (spec.grad_layout.has_value()) {
     const std::string name = absl::StrCat("LocalMap: ", what);
     return differentiated
-               ? CheckBorderGradLayout(name, *spec.layout, *spec.grad_layout)
+               ? CheckBoundaryGradLayout(name, *spec.layout, *spec.grad_layout)
                : CheckGradLayout(name, *spec.layout, *spec.grad_layout);
   }
   if (differentiated) {
@@ -99,8 +99,8 @@ absl::Status CheckResult(const std::string& what, const Tensor& local,
     return Invalid(what, local.Describe(),
                    " requires a gradient and no grad_layout is declared");
   }
-  return CheckBorderGradLayout(absl::StrCat("LocalMap: ", what), spec.layout,
-                               *spec.grad_layout);
+  return CheckBoundaryGradLayout(absl::StrCat("LocalMap: ", what), spec.layout,
+                                 *spec.grad_layout);
 }
 
 std::string InputName(size_t i) { return absl::StrCat("input ", i); }

@@ -11,7 +11,7 @@
 ///
 ///     explicit  [S(0)] -> [R]  4096 bytes
 ///     implicit  [P(sum)] -> [R]  1024 bytes  exp
-///     op        [P(sum)] -> [R]  1024 bytes  settle
+///     op        [P(sum)] -> [R]  1024 bytes  reduce_partial
 ///
 /// Implicit ones change an input of an op, named last, to the layout that the
 /// op's rule needs. Those of kind op are part of an op, or the gradient of a

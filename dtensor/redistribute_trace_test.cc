@@ -11,7 +11,7 @@
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
-#include "crosshatch/tensor/ops/settle.h"
+#include "crosshatch/tensor/ops/reduce_partial.h"
 #include "crosshatch/tensor/rank_context.h"
 #include "crosshatch/testing/ranks.h"
 
@@ -68,7 +68,7 @@ TEST(RedistributeTrace, PrintsRedistributionsOfOpsAndGradients) {
     x.set_requires_grad(true);
     const RedistributeCounts before = GetRedistributeCounts();
     RedistributeTrace trace;
-    Settle(pending);
+    ReducePartial(pending);
     // The gradient of a sum is replicated: it is sliced.
     absl::Status status = Backward(Sum(Redistribute(x, r)));
     Tensor local = Ones({4});
@@ -77,7 +77,7 @@ TEST(RedistributeTrace, PrintsRedistributionsOfOpsAndGradients) {
     status.Update(Backward(Sum(y)));
     CH_EXPECT_OK(status);
     CH_EXPECT_EQ(trace.ToString(),
-                 "op        [P(sum)] -> [R]  16 bytes  settle\n"
+                 "op        [P(sum)] -> [R]  16 bytes  reduce_partial\n"
                  "explicit  [S(0)] -> [R]  8 bytes\n"
                  "op        [R] -> [S(0)]  0 bytes  redistribute\n"
                  "op        [R] -> [P(sum)]  0 bytes  from_local\n");

@@ -151,7 +151,7 @@ void BatchSplit::Begin(const DeviceMesh& mesh, const nn::Module& module,
   nn::BatchRows rows = {.here = here.rows, .over = mesh.layout()};
   RankContext& context = RankContext::Current();
   std::vector<RowReport> all;
-  if (!nn::IsSpreadOver(*first, mesh.layout()) && !context.poisoned()) {
+  if (!nn::IsDistributedOver(*first, mesh.layout()) && !context.poisoned()) {
     absl::StatusOr<std::vector<RowReport>> report =
         Exchange(mesh, module_name, here);
     if (report.ok()) {

@@ -216,7 +216,7 @@ void FsdpTree::CheckNoUnreducedGradients() {
     // A parameter that is distributed over these ranks has its own reduction.
     const Tensor& data = parameter->data();
     const bool is_reduced = parameter->gathered().defined() ||
-                            nn::IsSpreadOver(data, mesh.layout());
+                            nn::IsDistributedOver(data, mesh.layout());
     if (is_reduced || ignored.count(parameter) != 0) continue;
     if (parameter->grad().defined()) rest.push_back(name);
   }

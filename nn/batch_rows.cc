@@ -139,7 +139,7 @@ std::optional<int64_t> RowsOf(TensorSpan inputs) {
   return std::nullopt;
 }
 
-bool IsSpreadOver(const Tensor& tensor, const MeshLayout& mesh) {
+bool IsDistributedOver(const Tensor& tensor, const MeshLayout& mesh) {
   if (!tensor.defined() || !tensor.is_distributed()) return false;
   const MeshLayout& own = MeshOf(tensor).layout();
   return std::count_if(mesh.ranks().begin(), mesh.ranks().end(),

@@ -130,7 +130,7 @@ std::optional<int64_t> RowsOf(TensorSpan inputs);
 
 /// Returns whether `tensor` is distributed over several ranks of `mesh`, so
 /// that it has the rows of each.
-bool IsSpreadOver(const Tensor& tensor, const MeshLayout& mesh);
+bool IsDistributedOver(const Tensor& tensor, const MeshLayout& mesh);
 
 }  // namespace crosshatch::nn
 

@@ -34,14 +34,17 @@ TEST(RowsOfTest, UsesTheFirstInputWithDims) {
   EXPECT_EQ(RowsOf(TensorList{}), std::nullopt);
 }
 
-TEST(IsSpreadOverTest, NeedsSeveralOfTheRanks) {
+TEST(IsDistributedOverTest, NeedsSeveralOfTheRanks) {
   OnMesh({{"fsdp", 2}, {"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
     CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
     CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
-    CH_EXPECT_FALSE(IsSpreadOver(Ones({2}), fsdp.layout()));
-    CH_EXPECT_FALSE(IsSpreadOver(Replicated(Ones({2}), tp), fsdp.layout()));
-    CH_EXPECT_TRUE(IsSpreadOver(Replicated(Ones({2}), fsdp), fsdp.layout()));
-    CH_EXPECT_TRUE(IsSpreadOver(Replicated(Ones({2}), mesh), fsdp.layout()));
+    CH_EXPECT_FALSE(IsDistributedOver(Ones({2}), fsdp.layout()));
+    CH_EXPECT_FALSE(
+        IsDistributedOver(Replicated(Ones({2}), tp), fsdp.layout()));
+    CH_EXPECT_TRUE(
+        IsDistributedOver(Replicated(Ones({2}), fsdp), fsdp.layout()));
+    CH_EXPECT_TRUE(
+        IsDistributedOver(Replicated(Ones({2}), mesh), fsdp.layout()));
     return absl::OkStatus();
   });
 }

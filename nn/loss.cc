@@ -31,7 +31,7 @@ using Reduction = CrossEntropyLossOptions::Reduction;
 
 // Reduces pending sums of `t` explicitly, so that no implicit redistribution is
 // reported.
-Tensor Settled(const Tensor& t) {
+Tensor WithoutPartials(const Tensor& t) {
   if (!t.is_distributed() || !LayoutOf(t).is_partial()) return t;
   Layout layout = LayoutOf(t);
   for (int axis = 0; axis < layout.mesh().ndim(); ++axis) {
@@ -83,7 +83,7 @@ Tensor Margin(const Tensor& logits, const Tensor& targets,
   }
   const int64_t first =
       layout.DimInterval(last, classes, *mesh.coordinate()).begin;
-  const Tensor whole_total = LocalTensor(Settled(total));
+  const Tensor whole_total = LocalTensor(WithoutPartials(total));
   absl::StatusOr<TensorList> margin = LocalMap(
       [&](TensorSpan in) -> TensorList {
         return {MarginHere(in[0], in[1], in[2], whole_total, first, classes)};
@@ -98,7 +98,7 @@ Tensor Margin(const Tensor& logits, const Tensor& targets,
        .redistribute_inputs = true});
   CH_CHECK_OK(margin.status())
       << " in cross entropy of logits " << logits.Describe();
-  return Settled((*margin)[0]);
+  return WithoutPartials((*margin)[0]);
 }
 
 // The inputs that the loss derives from the targets.
@@ -153,11 +153,11 @@ Tensor IndexLosses(const Tensor& logits, const Tensor& targets,
   const Tensor weights =
       weighted ? ToDType(options.class_weights, dtype) : Ones({classes}, dtype);
   const Tensor total = Sum(weights);
-  const Tensor margin =
-      Margin(Settled(ToDType(logits, dtype)), prepared.indices, weights, total);
+  const Tensor margin = Margin(WithoutPartials(ToDType(logits, dtype)),
+                               prepared.indices, weights, total);
   if (weighted) {
     losses = Mul(losses, Add(Mul(prepared.weights, 1 - smoothing),
-                             Mul(Settled(total), share)));
+                             Mul(WithoutPartials(total), share)));
   }
   return Add(losses, Where(prepared.counts, margin, Full({}, 0, dtype)), share);
 }
@@ -166,7 +166,7 @@ Tensor IndexLosses(const Tensor& logits, const Tensor& targets,
 Tensor ProbabilityLosses(const Tensor& logits, const Tensor& targets,
                          const CrossEntropyLossOptions& options) {
   const DType dtype = StatisticsDType(logits.dtype());
-  const Tensor x = Settled(ToDType(logits, dtype));
+  const Tensor x = WithoutPartials(ToDType(logits, dtype));
   Tensor q = ReplicatedLike(ToDType(targets, dtype), logits);
   if (options.label_smoothing != 0) {
     q = Add(
@@ -177,8 +177,8 @@ Tensor ProbabilityLosses(const Tensor& logits, const Tensor& targets,
     q = Mul(q, ReplicatedLike(ToDType(options.class_weights, dtype), logits));
   }
   const Shape last = {-1};
-  return Sub(Mul(LogSumExp(x, last), Settled(Sum(q, last))),
-             Settled(Sum(Mul(x, q), last)));
+  return Sub(Mul(LogSumExp(x, last), WithoutPartials(Sum(q, last))),
+             WithoutPartials(Sum(Mul(x, q), last)));
 }
 
 void CheckOptions(const Tensor& logits, const Tensor& targets,
@@ -211,7 +211,7 @@ void CheckOptions(const Tensor& logits, const Tensor& targets,
 // plain tensor without gradient.
 Tensor SumOver(const Tensor& t, const DeviceMesh& mesh) {
   const NoGrad no_grad;
-  const Tensor here = LocalTensor(Settled(t));
+  const Tensor here = LocalTensor(WithoutPartials(t));
   const Layout replicated = Layout::Replicated(mesh.layout(), here.ndim());
   Layout summands = replicated;
   for (int axis = 0; axis < mesh.ndim(); ++axis) {
@@ -266,7 +266,8 @@ Tensor CrossEntropyLoss(const Tensor& logits, const Tensor& targets,
                                              : ToDType(prepared.counts, dtype));
   }
   const std::optional<DeviceMesh>& mesh = options.mean_over;
-  divisor = mesh.has_value() ? SumOver(divisor, *mesh) : Settled(divisor);
+  divisor =
+      mesh.has_value() ? SumOver(divisor, *mesh) : WithoutPartials(divisor);
   if (options.class_weights.defined()) divisor = NanForZero(divisor);
   if (!mesh.has_value()) return Div(sum, divisor);
   return Div(Mul(sum, static_cast<double>(mesh->size())), divisor);
@@ -297,7 +298,7 @@ absl::StatusOr<double> MeanOverAxis(const Tensor& loss,
   CH_CHECK_EQ(loss.numel(), 1) << "MeanOverAxis of " << loss.Describe();
   CH_ASSIGN_OR_RETURN(
       const std::vector<double> sum,
-      SumOverMesh(mesh, LocalTensor(Settled(loss.Detach())), "mean"));
+      SumOverMesh(mesh, LocalTensor(WithoutPartials(loss.Detach())), "mean"));
   return sum[0] / mesh.size();
 }
 

@@ -223,7 +223,7 @@ class ScriptRunner {
  private:
   absl::Status Reset() {
     losses_ = 0;
-    pending_ = unreduced_ = gathered_ = unsettled_ = event_armed_ = false;
+    pending_ = unreduced_ = gathered_ = unwaited_ = event_armed_ = false;
     return ResetIteration();
   }
 
@@ -267,23 +267,23 @@ class ScriptRunner {
       case ScriptCall::Kind::kDropLosses:
         return losses_ > 0 ? Reset() : absl::OkStatus();
       case ScriptCall::Kind::kStep:
-        if (unsettled_) return absl::OkStatus();
+        if (unwaited_) return absl::OkStatus();
         // Otherwise shards would change while parameters are gathered or in
         // graphs.
         if (losses_ > 0 || gathered_) CH_RETURN_IF_ERROR(Reset());
         event_armed_ = event_armed_ || call.on;
         return Step(event_armed_);
       case ScriptCall::Kind::kZeroGrad:
-        if (!unsettled_) ZeroGrad();
+        if (!unwaited_) ZeroGrad();
         return absl::OkStatus();
       case ScriptCall::Kind::kClipValue:
-        return unsettled_ || unreduced_ ? absl::OkStatus() : ClipValue();
+        return unwaited_ || unreduced_ ? absl::OkStatus() : ClipValue();
       case ScriptCall::Kind::kNorm:
-        return unsettled_ || unreduced_ ? absl::OkStatus() : Norm();
+        return unwaited_ || unreduced_ ? absl::OkStatus() : Norm();
       case ScriptCall::Kind::kCompare:
-        return unsettled_ ? absl::OkStatus() : Compare();
+        return unwaited_ ? absl::OkStatus() : Compare();
       case ScriptCall::Kind::kSummon:
-        if (unsettled_) return absl::OkStatus();
+        if (unwaited_) return absl::OkStatus();
         if (call.on && losses_ > 0) CH_RETURN_IF_ERROR(Reset());
         return Summon(call, losses_ == 0 && !gathered_ && !pending_);
       case ScriptCall::Kind::kUnshard:
@@ -291,7 +291,7 @@ class ScriptRunner {
         event_armed_ = false;
         return Tell(call);
       case ScriptCall::Kind::kFinalize:
-        unsettled_ = false;
+        unwaited_ = false;
         Reduced();
         return Finalize();
       case ScriptCall::Kind::kReset:
@@ -321,7 +321,7 @@ class ScriptRunner {
     if (manual_) {
       pending_ = unreduced_ = true;
     } else {
-      unsettled_ = !last_;
+      unwaited_ = !last_;
       Reduced();
     }
   }
@@ -453,8 +453,8 @@ class ScriptRunner {
   // Gradients of some group may, because a later backward may not reach it.
   // They are neither measured nor clipped then.
   bool unreduced_ = false;
-  bool gathered_ = false;   // Parameters may be gathered.
-  bool unsettled_ = false;  // The compute stream has not waited for reductions.
+  bool gathered_ = false;  // Parameters may be gathered.
+  bool unwaited_ = false;  // The compute stream has not waited for reductions.
   bool event_armed_ = false;
   bool last_ = true;
   bool manual_ = false;

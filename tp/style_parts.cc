@@ -17,7 +17,7 @@
 #include "crosshatch/dtensor/verify.h"
 #include "crosshatch/nn/distribute_module.h"
 #include "crosshatch/tensor/node.h"
-#include "crosshatch/tensor/ops/settle.h"
+#include "crosshatch/tensor/ops/reduce_partial.h"
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch::tp {
@@ -152,7 +152,7 @@ Tensor LocalShard(const Tensor& tensor, bool sum_gradients) {
 
 Tensor WithReducedGradient(const Tensor& output) {
   if (!output.requires_grad() || LayoutOf(output).is_partial()) return output;
-  return Settle(output);
+  return ReducePartial(output);
 }
 
 }  // namespace crosshatch::tp

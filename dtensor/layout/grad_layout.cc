@@ -57,8 +57,8 @@ absl::Status CheckGradLayout(absl::string_view what, const Layout& layout,
   return absl::OkStatus();
 }
 
-absl::Status CheckBorderGradLayout(absl::string_view what, const Layout& layout,
-                                   const Layout& grad) {
+absl::Status CheckBoundaryGradLayout(absl::string_view what,
+                                     const Layout& layout, const Layout& grad) {
   for (const AxisState& state : layout.axis_states()) {
     if (!state.is_partial() || state.op == ReduceOp::kSum) continue;
     return Invalid(what, "gradients go through pending sums only, and it is ",

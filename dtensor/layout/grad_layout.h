@@ -39,8 +39,8 @@ absl::Status CheckGradLayout(absl::string_view what, const Layout& layout,
 
 /// As above for a tensor at the boundary, where pending reductions of `layout`
 /// must be sums.
-absl::Status CheckBorderGradLayout(absl::string_view what, const Layout& layout,
-                                   const Layout& grad);
+absl::Status CheckBoundaryGradLayout(absl::string_view what,
+                                     const Layout& layout, const Layout& grad);
 
 }  // namespace crosshatch
 

@@ -41,7 +41,7 @@ TEST(GradLayout, AcceptsTheLayoutsOfTheTable) {
           expected = expected && layout.sharding(d) == grad.sharding(d);
         }
         const absl::Status status =
-            border ? CheckBorderGradLayout("t", layout, grad)
+            border ? CheckBoundaryGradLayout("t", layout, grad)
                    : CheckGradLayout("t", layout, grad);
         EXPECT_EQ(status.ok(), expected) << layout.ToString() << ", gradient "
                                          << grad.ToString() << ": " << status;

@@ -24,8 +24,8 @@ class Candidates {
         shape_(problem.shape),
         least_(LeastWeight(problem, problem.from)),
         changes_(problem.from, problem.to),
-        settled_(problem.to) {
-    for (int axis : changes_.created) settled_ = settled_.WithReplicate(axis);
+        reduced_(problem.to) {
+    for (int axis : changes_.created) reduced_ = reduced_.WithReplicate(axis);
   }
 
   std::optional<Path> Lightest() {
@@ -106,7 +106,7 @@ class Candidates {
       }
     };
     // The destination's own shards.
-    Layout final = settled_;
+    Layout final = reduced_;
     for (int axis : changes_.reduced) {
       const AxisState& state = layout.state_of_axis(axis);
       if (state.is_partial() && !HasAxis(axes, axis)) {
@@ -163,16 +163,16 @@ class Candidates {
     }
     // Each rank of a group needs only a part of its sums and products: the part
     // that it already holds, or all parts along one dim.
-    Layout kept = settled_;
+    Layout kept = reduced_;
     for (int axis : created) {
       const AxisState& before = layout.state_of_axis(axis);
       if (before.is_shard() && IsFilled(to_.state_of_axis(axis).op)) {
         kept = AppendShard(kept, axis, before.dim, layout);
       }
     }
-    Layouts layouts = {kept, settled_};
+    Layouts layouts = {kept, reduced_};
     for (int dim = 0; dim < layout.ndim(); ++dim) {
-      Layout along = settled_;
+      Layout along = reduced_;
       for (int axis : created) {
         if (!IsFilled(to_.state_of_axis(axis).op)) continue;
         along = AppendShard(along, axis, dim, to_);
@@ -196,7 +196,7 @@ class Candidates {
   const int64_t least_;
   const PartialChanges changes_;
   /// `to_` before values become partial: replicated over those axes.
-  Layout settled_;
+  Layout reduced_;
   std::optional<Path> best_;
 };
 

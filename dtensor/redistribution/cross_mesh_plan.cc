@@ -102,7 +102,7 @@ int64_t MostReceived(const Layout& source, const Layout& destination,
 
 /// Returns candidate layouts after reductions: split along some dim as far as
 /// possible, or not split.
-std::vector<Layout> Settled(const Layout& from) {
+std::vector<Layout> WithoutPartials(const Layout& from) {
   AxisList pending;
   Layout whole = from;
   for (int axis = 0; axis < from.mesh().ndim(); ++axis) {
@@ -110,14 +110,14 @@ std::vector<Layout> Settled(const Layout& from) {
     pending.push_back(axis);
     whole = whole.WithReplicate(axis);
   }
-  std::vector<Layout> settled;
+  std::vector<Layout> reduced;
   for (int dim = 0; dim < from.ndim() && !pending.empty(); ++dim) {
     Layout split = whole;
     for (int axis : pending) split = AppendShard(split, axis, dim, from);
-    settled.push_back(std::move(split));
+    reduced.push_back(std::move(split));
   }
-  settled.push_back(std::move(whole));
-  return settled;
+  reduced.push_back(std::move(whole));
+  return reduced;
 }
 
 /// Returns layouts from which `to` follows without communication: for sums and
@@ -219,7 +219,7 @@ std::string CrossMeshPlan::ToString() const {
                       "\n");
     }
   };
-  add_steps(settle);
+  add_steps(reduce);
   if (exchanges) {
     absl::StrAppend(&text, "  exchange(ranks ", absl::StrJoin(ranks, ", "),
                     ") -> ", destination().ToString(), "\n");
@@ -235,11 +235,11 @@ absl::StatusOr<CrossMeshPlan> PlanCrossMesh(const Layout& from,
                                             int64_t element_size) {
   const RedistributeCostModel model;
   CH_RETURN_IF_ERROR(CheckArguments(from, to, shape));
-  std::vector<RedistributePlan> settles;
-  for (const Layout& layout : Settled(from)) {
-    CH_ASSIGN_OR_RETURN(RedistributePlan settle,
+  std::vector<RedistributePlan> reductions;
+  for (const Layout& layout : WithoutPartials(from)) {
+    CH_ASSIGN_OR_RETURN(RedistributePlan reduce,
                         PlanRedistribute(from, layout, shape, element_size));
-    settles.push_back(std::move(settle));
+    reductions.push_back(std::move(reduce));
   }
   std::vector<RedistributePlan> finishes;
   for (const Layout& layout : Unfinished(to)) {
@@ -248,25 +248,25 @@ absl::StatusOr<CrossMeshPlan> PlanCrossMesh(const Layout& from,
     if (finish.cost.launches == 0) finishes.push_back(std::move(finish));
   }
   struct Choice {
-    const RedistributePlan* settle = nullptr;
+    const RedistributePlan* reduce = nullptr;
     const RedistributePlan* finish = nullptr;
     int64_t received = 0;
     int64_t weight = std::numeric_limits<int64_t>::max();
   };
   Choice best;
-  for (const RedistributePlan& settle : settles) {
+  for (const RedistributePlan& reduce : reductions) {
     for (const RedistributePlan& finish : finishes) {
-      const int64_t received = MostReceived(settle.to, finish.from, shape);
+      const int64_t received = MostReceived(reduce.to, finish.from, shape);
       const int64_t weight =
-          model.Weight(settle.cost) +
+          model.Weight(reduce.cost) +
           model.Weight({received * element_size, received > 0 ? 1 : 0});
-      if (weight < best.weight) best = {&settle, &finish, received, weight};
+      if (weight < best.weight) best = {&reduce, &finish, received, weight};
     }
   }
   // Replicas become summands of any kind without communication.
-  CH_CHECK(best.settle != nullptr) << to.ToString();
+  CH_CHECK(best.reduce != nullptr) << to.ToString();
 
-  CrossMeshPlan plan = {.settle = *best.settle, .finish = *best.finish};
+  CrossMeshPlan plan = {.reduce = *best.reduce, .finish = *best.finish};
   plan.ranks.assign(from.mesh().ranks().begin(), from.mesh().ranks().end());
   plan.ranks.insert(plan.ranks.end(), to.mesh().ranks().begin(),
                     to.mesh().ranks().end());
@@ -274,7 +274,7 @@ absl::StatusOr<CrossMeshPlan> PlanCrossMesh(const Layout& from,
   plan.ranks.erase(std::unique(plan.ranks.begin(), plan.ranks.end()),
                    plan.ranks.end());
   plan.exchanges = best.received > 0;
-  plan.cost = plan.settle.cost;
+  plan.cost = plan.reduce.cost;
   plan.cost += {best.received * element_size, plan.exchanges ? 1 : 0};
   plan.least_bytes = LeastReceived(from, to, shape) * element_size;
   return plan;

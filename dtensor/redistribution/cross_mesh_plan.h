@@ -9,7 +9,7 @@
 /// A plan is a value, like those on one mesh (plan.h). It has three parts, of
 /// which the first and the last are usually empty:
 ///
-/// - settle: performs pending reductions on the source's mesh, by a
+/// - reduce: performs pending reductions on the source's mesh, by a
 ///   reduce-scatter if that is cheaper.
 /// - exchange: each rank of the destination receives every element that it
 ///   lacks from one rank that holds it, at its final place. Elements that it
@@ -39,7 +39,7 @@ namespace crosshatch {
 
 struct CrossMeshPlan {
   /// On the source's mesh. Its result has no pending reductions.
-  RedistributePlan settle;
+  RedistributePlan reduce;
   /// On the destination's mesh, without communication. Its source has no
   /// pending reductions.
   RedistributePlan finish;
@@ -55,9 +55,9 @@ struct CrossMeshPlan {
   /// summand. Ranks whose destination is partial may share that among them.
   int64_t least_bytes = 0;
 
-  const Layout& from() const { return settle.from; }
+  const Layout& from() const { return reduce.from; }
   /// The layouts before and after the exchange.
-  const Layout& source() const { return settle.to; }
+  const Layout& source() const { return reduce.to; }
   const Layout& destination() const { return finish.from; }
   const Layout& to() const { return finish.to; }
 

@@ -218,7 +218,7 @@ PreparedCrossMeshPlan PrepareCrossMesh(CrossMeshPlan plan,
   const MeshLayout& from = of.from().mesh();
   const MeshLayout& to = of.to().mesh();
   if (const auto here = from.CoordinateOf(world_rank); here.has_value()) {
-    prepared.settle = Prepare(of.settle, global_shape, *here);
+    prepared.reduce = Prepare(of.reduce, global_shape, *here);
   }
   if (const auto here = to.CoordinateOf(world_rank); here.has_value()) {
     prepared.sizes = of.destination().LocalShape(global_shape, *here);
@@ -261,7 +261,7 @@ Tensor ExecuteCrossMesh(const PreparedCrossMeshPlan& plan, const Tensor& local,
                         DType dtype, const DeviceMesh& from,
                         const DeviceMesh& to) {
   Tensor source;
-  if (plan.settle.has_value()) source = Execute(*plan.settle, local, from);
+  if (plan.reduce.has_value()) source = Execute(*plan.reduce, local, from);
   const bool receives = plan.finish.has_value();
   if (!plan.plan.exchanges) {
     if (!receives) return Tensor();

@@ -59,11 +59,11 @@ Tensor Execute(const PreparedPlan& plan, const Tensor& local,
 Tensor ExecuteAsync(const PreparedPlan& plan, const Tensor& local,
                     const DeviceMesh& mesh, Event& done);
 
-/// As PreparedPlan, between meshes: `settle` on a rank of the source's mesh,
+/// As PreparedPlan, between meshes: `reduce` on a rank of the source's mesh,
 /// `finish` on a rank of the destination's.
 struct PreparedCrossMeshPlan {
   CrossMeshPlan plan;
-  std::optional<PreparedPlan> settle;
+  std::optional<PreparedPlan> reduce;
   CrossMeshTransfers transfers;
   /// The sizes of this rank's part of plan.destination(), on a rank of its
   /// mesh.

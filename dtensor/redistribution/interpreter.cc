@@ -215,7 +215,7 @@ std::vector<Values> RunPlan(const RedistributePlan& plan, ShapeView shape,
 std::vector<Values> RunCrossMeshPlan(const CrossMeshPlan& plan, ShapeView shape,
                                      int64_t element_size,
                                      std::vector<Values> shards) {
-  shards = RunPlan(plan.settle, shape, element_size, std::move(shards));
+  shards = RunPlan(plan.reduce, shape, element_size, std::move(shards));
   const MeshLayout& before = plan.source().mesh();
   const MeshLayout& after = plan.destination().mesh();
   std::vector<CrossMeshTransfers> transfers;
@@ -269,7 +269,7 @@ std::vector<Values> RunCrossMeshPlan(const CrossMeshPlan& plan, ShapeView shape,
             after.ranks().begin()] = std::move(result);
   }
   CH_CHECK_EQ(plan.exchanges, most > 0);
-  RedistributeCost cost = plan.settle.cost;
+  RedistributeCost cost = plan.reduce.cost;
   cost += {most * element_size, plan.exchanges ? 1 : 0};
   CH_CHECK(cost == plan.cost) << cost.bytes << " bytes instead of\n"
                               << plan.ToString();

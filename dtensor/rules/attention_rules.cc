@@ -100,9 +100,9 @@ class AttentionHere final : public LocalProgram {
     int64_t at = heads.begin;
     while (at < heads.end || parts_.empty()) {
       const int64_t next_group = (at / group + 1) * group;
-      const int64_t last_border = heads.end / group * group;
+      const int64_t last_boundary = heads.end / group * group;
       int64_t end = std::min(next_group, heads.end);
-      if (at % group == 0) end = std::max(end, last_border);
+      if (at % group == 0) end = std::max(end, last_boundary);
       end = std::min(end, heads.end);
       parts_.push_back({{at - heads.begin, end - heads.begin},
                         {at / group, (end + group - 1) / group}});

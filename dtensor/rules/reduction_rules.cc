@@ -20,7 +20,7 @@
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/ops/pointwise.h"
 #include "crosshatch/tensor/ops/reduce.h"
-#include "crosshatch/tensor/ops/settle.h"
+#include "crosshatch/tensor/ops/reduce_partial.h"
 #include "crosshatch/tensor/ops/view.h"
 
 namespace crosshatch {
@@ -267,7 +267,7 @@ class FinishReductions final : public LocalProgram {
   const PreparedPlan plan_;
 };
 
-RuleResult SettleRule(const RuleCall& call) {
+RuleResult ReducePartialRule(const RuleCall& call) {
   const RuleInput& input = call.inputs[0];
   RuleResult result;
   result.inputs = {input.layout};
@@ -285,7 +285,7 @@ void AddReductionRules(OpRuleTable& table) {
   for (ReduceKind kind : kReduceKinds) {
     table[&ReductionOp::InfoOf(kind)] = {ReductionRule};
   }
-  table[&SettleOp::kInfo] = {SettleRule};
+  table[&ReducePartialOp::kInfo] = {ReducePartialRule};
 }
 
 }  // namespace crosshatch

@@ -53,7 +53,7 @@ std::vector<NamedForm> Forms() {
        }},
       {"to its own dtype",
        [](const Tensor& a) { return ToDType(a, a.dtype()); }},
-      {"settle", [](const Tensor& a) { return Settle(a); }},
+      {"reduce_partial", [](const Tensor& a) { return ReducePartial(a); }},
       {"clone", [](const Tensor& a) { return Clone(a); }},
   };
 }

@@ -141,7 +141,7 @@ Dropout::Draw Dropout::NextDraw(const Tensor& input) {
   BatchRows rows;
   if (const BatchRows* const known = BatchRowsScope::Current()) {
     rows = *known;
-    if (rows.over.has_value() && IsSpreadOver(input, *rows.over)) {
+    if (rows.over.has_value() && IsDistributedOver(input, *rows.over)) {
       rows.first = 0;
       rows.here = rows.total;
     }

@@ -10,8 +10,8 @@
 #include "crosshatch/tensor/ops/launch.h"
 #include "crosshatch/tensor/ops/pointwise.h"
 #include "crosshatch/tensor/ops/reduce_dims.h"
+#include "crosshatch/tensor/ops/reduce_partial.h"
 #include "crosshatch/tensor/ops/saving_node.h"
-#include "crosshatch/tensor/ops/settle.h"
 #include "crosshatch/tensor/ops/view.h"
 
 namespace crosshatch {
@@ -62,9 +62,10 @@ Tensor ProductGradient(const Call& call, const Tensor& g, const Tensor& a) {
   const Tensor zero = Equal(a, ZerosLike(a));
   const Tensor nonzero = Where(zero, OnesLike(a), a);
   // In 16 bits the count may be inexact, except for zero and one.
-  const Tensor zeros_in_group =
-      call.Spread(Settle(Sum(ToDType(zero, call.dtype), call.dims, true)));
-  const Tensor product = call.Spread(Settle(Prod(nonzero, call.dims, true)));
+  const Tensor zeros_in_group = call.Spread(
+      ReducePartial(Sum(ToDType(zero, call.dtype), call.dims, true)));
+  const Tensor product =
+      call.Spread(ReducePartial(Prod(nonzero, call.dims, true)));
   const Tensor nothing = ZerosLike(a);
   const Tensor no_zero = Equal(zeros_in_group, nothing);
   const Tensor one_zero = Equal(zeros_in_group, OnesLike(a));
@@ -75,11 +76,11 @@ Tensor ProductGradient(const Call& call, const Tensor& g, const Tensor& a) {
 
 Tensor ExtremeGradient(const Call& call, const Tensor& g, const Tensor& a,
                        const Tensor& out) {
-  const Tensor equal = Equal(a, call.Spread(Settle(out)));
+  const Tensor equal = Equal(a, call.Spread(ReducePartial(out)));
   // 16-bit dtypes cannot represent large counts.
   const DType counts = StatisticsDType(call.dtype);
   const Tensor count =
-      Settle(Sum(ToDType(equal, counts), call.dims, /*keepdim=*/true));
+      ReducePartial(Sum(ToDType(equal, counts), call.dims, /*keepdim=*/true));
   const Tensor share =
       ToDType(Div(ToDType(Reshape(g, call.kept), counts), count), call.dtype);
   return Mul(ToDType(equal, call.dtype), call.Spread(share));

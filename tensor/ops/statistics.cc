@@ -13,7 +13,7 @@
 #include "crosshatch/tensor/ops/pointwise.h"
 #include "crosshatch/tensor/ops/reduce.h"
 #include "crosshatch/tensor/ops/reduce_dims.h"
-#include "crosshatch/tensor/ops/settle.h"
+#include "crosshatch/tensor/ops/reduce_partial.h"
 #include "crosshatch/tensor/ops/view.h"
 #include "crosshatch/tensor/rank_context.h"
 
@@ -22,9 +22,9 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// Returns `a`, settled and in the dtype in which statistics are computed.
+/// Returns `a`, reduced and in the dtype in which statistics are computed.
 Tensor Wide(const Tensor& a) {
-  return ToDType(Settle(a), StatisticsDType(a.dtype()));
+  return ToDType(ReducePartial(a), StatisticsDType(a.dtype()));
 }
 
 Tensor Constant(double value, const Tensor& like) {
@@ -76,14 +76,14 @@ Tensor Norm(const Tensor& a, double p, ShapeView dims, bool keepdim) {
   if (p == 0) return ToDType(Sum(Indicator(x), dims, keepdim), a.dtype());
   const Tensor sum =
       p == 2 ? SumOfSquares(x, dims, keepdim) : Sum(Power(x, p), dims, keepdim);
-  return ToDType(Root(Settle(sum), p), a.dtype());
+  return ToDType(Root(ReducePartial(sum), p), a.dtype());
 }
 
 Tensor Var(const Tensor& a, ShapeView dims, bool keepdim, double correction) {
   internal::CheckFloating("var", a);
   const Shape normal = internal::NormalizeDims(dims, a, "var");
   const Tensor x = Wide(a);
-  const Tensor mean = Settle(Mean(x, normal, /*keepdim=*/true));
+  const Tensor mean = ReducePartial(Mean(x, normal, /*keepdim=*/true));
   const auto count =
       static_cast<double>(internal::NumReduced(a.sizes(), normal));
   // If the divisor is 0, the result is 0 / 0 or infinity, as defined.
@@ -94,7 +94,7 @@ Tensor Var(const Tensor& a, ShapeView dims, bool keepdim, double correction) {
 
 Tensor Std(const Tensor& a, ShapeView dims, bool keepdim, double correction) {
   internal::CheckFloating("std", a);
-  const Tensor var = Settle(Var(Wide(a), dims, keepdim, correction));
+  const Tensor var = ReducePartial(Var(Wide(a), dims, keepdim, correction));
   return ToDType(Root(var, 2), a.dtype());
 }
 
@@ -110,10 +110,11 @@ Tensor LogSumExp(const Tensor& a, ShapeView dims, bool keepdim) {
     const double finite = x.dtype() == kFloat64
                               ? std::numeric_limits<double>::max()
                               : double{std::numeric_limits<float>::max()};
-    shift = Settle(Max(x, normal, /*keepdim=*/true));
+    shift = ReducePartial(Max(x, normal, /*keepdim=*/true));
     shift = Maximum(Minimum(shift, finite), -finite);
   }
-  const Tensor sum = Settle(Sum(Exp(Sub(x, shift)), normal, /*keepdim=*/true));
+  const Tensor sum =
+      ReducePartial(Sum(Exp(Sub(x, shift)), normal, /*keepdim=*/true));
   Tensor result = Add(Log(sum), shift);
   if (!keepdim) {
     result = Reshape(result, internal::DroppedSizes(a.sizes(), normal));
@@ -122,11 +123,14 @@ Tensor LogSumExp(const Tensor& a, ShapeView dims, bool keepdim) {
 }
 
 Tensor Any(const Tensor& a, ShapeView dims, bool keepdim) {
-  return ToDType(Settle(Sum(ToDType(Settle(a), kBool), dims, keepdim)), kBool);
+  return ToDType(
+      ReducePartial(Sum(ToDType(ReducePartial(a), kBool), dims, keepdim)),
+      kBool);
 }
 
 Tensor All(const Tensor& a, ShapeView dims, bool keepdim) {
-  return LogicalNot(Any(LogicalNot(ToDType(Settle(a), kBool)), dims, keepdim));
+  return LogicalNot(
+      Any(LogicalNot(ToDType(ReducePartial(a), kBool)), dims, keepdim));
 }
 
 }  // namespace crosshatch

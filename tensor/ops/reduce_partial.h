@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef CROSSHATCH_TENSOR_OPS_SETTLE_H_
-#define CROSSHATCH_TENSOR_OPS_SETTLE_H_
+#ifndef CROSSHATCH_TENSOR_OPS_REDUCE_PARTIAL_H_
+#define CROSSHATCH_TENSOR_OPS_REDUCE_PARTIAL_H_
 
 /// \file
 /// Pending reductions within ops that are composed of others.
@@ -14,9 +14,9 @@
 namespace crosshatch {
 
 /// (a) -> the same values, without pending reductions.
-class SettleOp final : public Op {
+class ReducePartialOp final : public Op {
  public:
-  static constexpr OpInfo kInfo = {.name = "settle", .view = true};
+  static constexpr OpInfo kInfo = {.name = "reduce_partial", .view = true};
   const OpInfo& info() const override { return kInfo; }
   std::optional<Shape> AliasStrides(const Tensor& input,
                                     ShapeView strides) const override;
@@ -28,10 +28,11 @@ class SettleOp final : public Op {
 /// Performs the pending reductions of `a` if it is distributed; otherwise
 /// returns `a` itself. Each op that does not commute with a pending reduction
 /// performs it by itself. Code that uses a value more than once, also in
-/// backward, calls Settle first, so that the ranks reduce once. The gradient is
-/// settled, too. The result may share memory with `a` and must not be written.
-Tensor Settle(const Tensor& a);
+/// backward, calls ReducePartial first, so that the ranks reduce once. The
+/// gradient is reduced, too. The result may share memory with `a` and must not
+/// be written.
+Tensor ReducePartial(const Tensor& a);
 
 }  // namespace crosshatch
 
-#endif  // CROSSHATCH_TENSOR_OPS_SETTLE_H_
+#endif  // CROSSHATCH_TENSOR_OPS_REDUCE_PARTIAL_H_
