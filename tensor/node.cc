@@ -175,7 +175,7 @@ void GraphTies::CheckWritable(const char* op, const Tensor& dst, bool record) {
         << "grad mode: " << tensor.Describe() << "; write to it in NoGrad";
   }
   CH_CHECK(!record || !meta->base.defined() || meta->view_history != nullptr)
-      << op << ": a view of a distributed tensor, or across the border to one, "
+      << op << ": a view of a distributed tensor or of its local tensor "
       << "is written in place where autograd records: " << dst.Describe()
       << "; write to a Clone of it, or in NoGrad";
 }
@@ -249,10 +249,10 @@ void GraphTies::Refresh(const Tensor& view, AutogradMeta& meta) {
   meta.output_index = 0;
   if (base.node != nullptr) {
     CH_CHECK(meta.view_history != nullptr)
-        << "a view of a distributed tensor, or across the border to one, "
+        << "a view of a distributed tensor or of its local tensor, "
         << view.Describe()
-        << ", is used after a write in place to what it is a view of; make "
-           "the view again";
+        << ", is used after an in-place write to its base; make the view "
+           "again";
     std::shared_ptr<Node> node = meta.view_history->of_view(meta.base, view);
     node->edges_.push_back(std::move(base));
     Number(*node);

@@ -176,14 +176,14 @@ TEST(LocalBoundaryDeathTest, RefusesWritesThatLoseGradients) {
         AddInPlace(FromLocal(h, mesh, Whole(mesh, 2), Whole(mesh, 2)),
                    Replicated(Ones({3}), mesh));
       },
-      "add_in_place: a view of a distributed tensor, or across the border");
+      "add_in_place: a view of a distributed tensor or of its local tensor");
   dies(
       [](const DeviceMesh& mesh) {
         const Tensor x =
             Spread(Ones({4, 3}), mesh, Rows(mesh)).set_requires_grad(true);
         AddInPlace(ToLocal(Mul(x, 2.0), Rows(mesh)), Ones({3}));
       },
-      "add_in_place: a view of a distributed tensor, or across the border");
+      "add_in_place: a view of a distributed tensor or of its local tensor");
   dies(
       [](const DeviceMesh& mesh) {
         const Tensor x =
@@ -199,7 +199,7 @@ TEST(LocalBoundaryDeathTest, RefusesWritesThatLoseGradients) {
         AddInPlace(h, x);
         Sum(d);
       },
-      "across the border.*is used after a write in place");
+      "its local tensor.*is used after an in-place write");
 }
 
 // A result that may be a copy: a view, or a part of what was redistributed.
