@@ -149,7 +149,9 @@ class ProcessJob {
 
   /// Ends this rank, whose function has returned. Waits until the functions of
   /// all ranks have returned, after a failure for the timeout at most.
-  /// \returns the result of the job, the same on all ranks.
+  /// \returns the result of the job. It is the same on all ranks that learn
+  ///     within the timeout what the job failed with. Others return their own
+  ///     failure, or that another rank has failed.
   absl::Status End();
   /// Returns whether all ranks have ended, so that the link can be closed.
   bool ended_together() const;
