@@ -109,7 +109,7 @@ class GatedFileSystem final : public FileSystem {
   int error_ = 0;
 };
 
-/// Returns a state of which each of three ranks writes one tensor.
+/// Returns three tensors. If there are three ranks, each writes one.
 nn::StateDict StateOf(float value) {
   nn::StateDict state;
   for (const char* name : {"a", "b", "c"}) {

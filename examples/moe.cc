@@ -2,7 +2,7 @@
 
 /// \file
 /// A mixture of experts on a mesh of three axes: a Llama whose MLPs have five
-/// experts, of which each token uses two.
+/// experts. Each token uses two of them.
 ///
 ///     moe [MESH]                      e.g. ep:2,fsdp:2,tp:2
 ///

@@ -183,8 +183,8 @@ int Main(int argc, char** argv) {
 int main(int argc, char** argv) {
   crosshatch::examples::FillStandardDescriptors();
   if (!crosshatch::examples::EnterCallersDirectory()) return 1;
-  // A closed pipe and the file size limit then cause write errors instead of
-  // ending a training that is to be saved.
+  // Otherwise a closed pipe or the file size limit ends the process before it
+  // saves. Ignored, they cause write errors.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
   absl::SetProgramUsageMessage(
