@@ -126,9 +126,9 @@ class Layout {
   /// JAX's notation: one list of axis names for each dim, major first. Axes in
   /// no list replicate, except those in `options`:
   ///
-  ///     Layout::Of(mesh, {{"fsdp", "tp"}, {}})  // "{fsdp,tp} {}" of a matrix
+  ///     Layout::Of(mesh, {{"fsdp", "tp"}, {}})  // of a matrix
   ///
-  /// ToStringByDim prints this form.
+  /// ToStringByDim returns such lists as text, here "{fsdp,tp} {}".
   /// \error kInvalidArgument for an axis that the mesh lacks or that is used
   ///     twice, for more units than dims, and if an invariant above would not
   ///     hold.
