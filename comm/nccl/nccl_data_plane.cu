@@ -72,10 +72,10 @@ class NcclDataPlane final : public DataPlane, private MemoryListener {
   /// Offers a hash of how this member's lists are split into runs. If it is
   /// equal and not 0 on all members, they exchange the runs in place.
   void Offer(const Collective& collective, PayloadRoom room) override {
-    shape_ = CutsOf(collective).hash;
+    cuts_ = CutsOf(collective);
     for (int r = 0; r < size_; ++r) {
-      if (r != me_)
-        std::memcpy(room(r, sizeof(shape_)), &shape_, sizeof(shape_));
+      if (r == me_) continue;
+      std::memcpy(room(r, sizeof(cuts_.hash)), &cuts_.hash, sizeof(cuts_.hash));
     }
   }
   absl::Status Issue(const Collective& collective, int64_t sequence,
@@ -113,7 +113,22 @@ class NcclDataPlane final : public DataPlane, private MemoryListener {
   absl::Status Move(const Collective& c, bool same_shape, Stream& queue);
   absl::Status SendAndReceive(const Collective& c, const NcclCuts& cuts,
                               Stream& queue);
+  /// All-reduces, broadcasts, or waits for all members.
   absl::Status ByCollective(const Collective& c, Stream& queue);
+  /// Gathers or reduce-scatters the parts, in one NCCL group.
+  absl::Status ByCollectives(const NcclParts& split, Stream& queue);
+  /// Returns contiguous memory of the device that NCCL may use: that of `list`,
+  /// or a block that is added to `scratch` and has the content of `list` if
+  /// `is_filled`.
+  absl::StatusOr<std::byte*> RunOf(const SegmentList& list, DType dtype,
+                                   bool is_filled, std::vector<Block>& scratch,
+                                   Stream& queue);
+  /// Copies a run to the list that RunOf replaced by it. Does nothing if it is
+  /// the list itself.
+  void CopyBack(std::byte* data, const SegmentList& list, DType dtype,
+                Stream& queue) {
+    Copy({{.data = data, .run_elems = NumElements(list)}}, list, dtype, queue);
+  }
   absl::Status ReduceInOrder(const Collective& c, const NcclCuts& cuts,
                              Stream& queue);
   absl::Status AllReduceInOrder(const Collective& c, Stream& queue);
@@ -146,7 +161,7 @@ class NcclDataPlane final : public DataPlane, private MemoryListener {
   const int size_;
   const int me_;
   const int device_;
-  uint64_t shape_ = 0;  // The hash of the latest offer.
+  NcclCuts cuts_;  ///< Of the latest offer.
   RankContext& context_;
   const NcclOptions options_;
   const std::unique_ptr<NcclComm> comm_;
@@ -170,22 +185,26 @@ bool NcclDataPlane::HaveSameShape(const Payloads& payloads) const {
   for (int r = 0; r < size_; ++r) {
     if (r == me_) continue;
     const absl::string_view other = payloads.Of(r);
-    if (other.size() != sizeof(shape_) ||
-        std::memcmp(other.data(), &shape_, sizeof(shape_)) != 0) {
+    if (other.size() != sizeof(cuts_.hash) ||
+        std::memcmp(other.data(), &cuts_.hash, sizeof(cuts_.hash)) != 0) {
       return false;
     }
   }
-  return shape_ != 0;
+  return cuts_.hash != 0;
 }
 
 absl::Status NcclDataPlane::Move(const Collective& c, bool same_shape,
                                  Stream& queue) {
-  const NcclCuts cuts = same_shape ? CutsOf(c) : NcclCuts{};
-  if (comm_ != nullptr && ChooseNcclWay(c, size_, cuts.is_consecutive,
-                                        options_) == NcclWay::kCollective) {
-    return ByCollective(c, queue);
+  const NcclCuts cuts = same_shape ? std::move(cuts_) : NcclCuts{};
+  if (comm_ == nullptr ||
+      ChooseNcclWay(c, cuts, size_, options_) != NcclWay::kCollective) {
+    return SendAndReceive(c, cuts, queue);
   }
-  return SendAndReceive(c, cuts, queue);
+  if (cuts.strips.empty()) return ByCollective(c, queue);
+  const NcclParts split = SplitOffStrips(c, cuts, me_);
+  CH_RETURN_IF_ERROR(ByCollectives(split, queue));
+  if (!split.has_rest) return absl::OkStatus();
+  return SendAndReceive(split.rest, split.rest_cuts, queue);
 }
 
 void NcclDataPlane::Copy(const SegmentList& from, const SegmentList& to,
@@ -421,64 +440,99 @@ void NcclDataPlane::Scale(const Collective& c, std::byte* data, int64_t count,
   });
 }
 
+absl::StatusOr<std::byte*> NcclDataPlane::RunOf(const SegmentList& list,
+                                                DType dtype, bool is_filled,
+                                                std::vector<Block>& scratch,
+                                                Stream& queue) {
+  const int64_t elem_bytes = SizeOf(dtype);
+  const int64_t elems = NumElements(list);
+  SegmentCursor cursor(list, elem_bytes);
+  if (cursor.contiguous() >= elems &&
+      (elems == 0 || comm_->IsOfDevice(cursor.data()))) {
+    CH_RETURN_IF_ERROR(comm_->Use(cursor.data(), elems * elem_bytes));
+    return cursor.data();
+  }
+  scratch.push_back(Scratch(elems, dtype, queue));
+  std::byte* const data = scratch.back().data();
+  CH_RETURN_IF_ERROR(comm_->Use(data, elems * elem_bytes));
+  if (is_filled) {
+    Copy(list, {{.data = data, .run_elems = elems}}, dtype, queue);
+  }
+  return data;
+}
+
+absl::Status NcclDataPlane::ByCollectives(const NcclParts& split,
+                                          Stream& queue) {
+  const Collective& c = split.rest;
+  const bool gathers = c.kind == CollectiveKind::kAllGather;
+  const int64_t elem_bytes = SizeOf(c.dtype);
+  const cudaStream_t raw = Raw(queue);
+  struct Call {
+    std::byte* all;
+    std::byte* mine;
+    int64_t elems;
+  };
+  std::vector<Call> calls;
+  std::vector<Block> scratch;
+  const auto list_of_all = [&](const NcclParts::Part& part) -> SegmentList {
+    return {{.data = part.all, .run_elems = part.elems * size_}};
+  };
+  for (const NcclParts::Part& part : split.parts) {
+    CH_ASSIGN_OR_RETURN(std::byte* const all,
+                        RunOf(list_of_all(part), c.dtype,
+                              /*is_filled=*/!gathers, scratch, queue));
+    CH_ASSIGN_OR_RETURN(
+        std::byte* const mine,
+        RunOf(part.mine, c.dtype, /*is_filled=*/gathers, scratch, queue));
+    calls.push_back({all, mine, part.elems});
+  }
+  CH_RETURN_IF_ERROR(comm_->Group([&](ncclComm_t comm) {
+    ncclResult_t result = ncclSuccess;
+    for (const Call& call : calls) {
+      const ncclResult_t got =
+          gathers ? ncclAllGather(call.mine, call.all,
+                                  static_cast<size_t>(call.elems * elem_bytes),
+                                  ncclUint8, comm, raw)
+                  : ncclReduceScatter(
+                        call.all, call.mine, static_cast<size_t>(call.elems),
+                        NcclTypeOf(c.dtype), NcclOpOf(c.reduce_op), comm, raw);
+      if (result == ncclSuccess && got != ncclInProgress) result = got;
+    }
+    return result;
+  }));
+  for (size_t i = 0; i < calls.size(); ++i) {
+    if (gathers) {
+      CopyBack(calls[i].all, list_of_all(split.parts[i]), c.dtype, queue);
+      continue;
+    }
+    // Adjacent results are scaled by one kernel.
+    if (i > 0 &&
+        calls[i - 1].mine + calls[i - 1].elems * elem_bytes == calls[i].mine) {
+      continue;
+    }
+    int64_t elems = calls[i].elems;
+    for (size_t j = i + 1; j < calls.size() &&
+                           calls[i].mine + elems * elem_bytes == calls[j].mine;
+         ++j) {
+      elems += calls[j].elems;
+    }
+    Scale(c, calls[i].mine, elems, queue);
+  }
+  if (gathers) return absl::OkStatus();
+  for (size_t i = 0; i < calls.size(); ++i) {
+    CopyBack(calls[i].mine, split.parts[i].mine, c.dtype, queue);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status NcclDataPlane::ByCollective(const Collective& c, Stream& queue) {
   const int64_t elem_bytes = SizeOf(c.dtype);
   const cudaStream_t raw = Raw(queue);
   std::vector<Block> scratch;
-  const auto run_of = [&](const SegmentList& list,
-                          bool is_filled) -> absl::StatusOr<std::byte*> {
-    const int64_t elems = NumElements(list);
-    SegmentCursor cursor(list, elem_bytes);
-    if (cursor.contiguous() >= elems &&
-        (elems == 0 || comm_->IsOfDevice(cursor.data()))) {
-      CH_RETURN_IF_ERROR(comm_->Use(cursor.data(), elems * elem_bytes));
-      return cursor.data();
-    }
-    scratch.push_back(Scratch(elems, c.dtype, queue));
-    std::byte* const data = scratch.back().data();
-    CH_RETURN_IF_ERROR(comm_->Use(data, elems * elem_bytes));
-    if (is_filled) {
-      Copy(list, {{.data = data, .run_elems = elems}}, c.dtype, queue);
-    }
-    return data;
-  };
-  const auto give_back = [&](std::byte* data, const SegmentList& list) {
-    // Does nothing if the run is the list itself.
-    Copy({{.data = data, .run_elems = NumElements(list)}}, list, c.dtype,
-         queue);
-  };
-  const auto joined = [&](const SegmentList& first) -> SegmentList {
-    return {{.data = SegmentCursor(first, elem_bytes).data(),
-             .run_elems = NumElements(first) * size_}};
+  const auto run_of = [&](const SegmentList& list, bool is_filled) {
+    return RunOf(list, c.dtype, is_filled, scratch, queue);
   };
   switch (c.kind) {
-    case CollectiveKind::kAllGather: {
-      const int64_t elems = NumElements(c.send[0]);
-      const SegmentList all = joined(c.recv[0]);
-      CH_ASSIGN_OR_RETURN(std::byte* const send, run_of(c.send[0], true));
-      CH_ASSIGN_OR_RETURN(std::byte* const recv, run_of(all, false));
-      CH_RETURN_IF_ERROR(comm_->Group([&](ncclComm_t comm) {
-        return ncclAllGather(send, recv,
-                             static_cast<size_t>(elems * elem_bytes), ncclUint8,
-                             comm, raw);
-      }));
-      give_back(recv, all);
-      return absl::OkStatus();
-    }
-    case CollectiveKind::kReduceScatter: {
-      const int64_t elems = NumElements(c.recv[0]);
-      const SegmentList all = joined(c.send[0]);
-      CH_ASSIGN_OR_RETURN(std::byte* const send, run_of(all, true));
-      CH_ASSIGN_OR_RETURN(std::byte* const recv, run_of(c.recv[0], false));
-      CH_RETURN_IF_ERROR(comm_->Group([&](ncclComm_t comm) {
-        return ncclReduceScatter(send, recv, static_cast<size_t>(elems),
-                                 NcclTypeOf(c.dtype), NcclOpOf(c.reduce_op),
-                                 comm, raw);
-      }));
-      Scale(c, recv, elems, queue);
-      give_back(recv, c.recv[0]);
-      return absl::OkStatus();
-    }
     case CollectiveKind::kAllReduce: {
       const int64_t elems = NumElements(c.recv[0]);
       CH_ASSIGN_OR_RETURN(std::byte* const send, run_of(c.send[0], true));
@@ -489,7 +543,7 @@ absl::Status NcclDataPlane::ByCollective(const Collective& c, Stream& queue) {
                              raw);
       }));
       Scale(c, recv, elems, queue);
-      give_back(recv, c.recv[0]);
+      CopyBack(recv, c.recv[0], c.dtype, queue);
       return absl::OkStatus();
     }
     case CollectiveKind::kBroadcast: {
@@ -504,7 +558,7 @@ absl::Status NcclDataPlane::ByCollective(const Collective& c, Stream& queue) {
                                ncclUint8, c.root, comm, raw);
         }));
       }
-      if (!c.recv.empty()) give_back(data, c.recv[0]);
+      if (!c.recv.empty()) CopyBack(data, c.recv[0], c.dtype, queue);
       return absl::OkStatus();
     }
     case CollectiveKind::kBarrier: {
@@ -515,6 +569,8 @@ absl::Status NcclDataPlane::ByCollective(const Collective& c, Stream& queue) {
                              comm, raw);
       });
     }
+    case CollectiveKind::kAllGather:
+    case CollectiveKind::kReduceScatter:
     case CollectiveKind::kAllToAll:
       break;
   }

@@ -28,7 +28,7 @@ Collective AllGatherOf(std::vector<SegmentList> recv) {
 }
 
 NcclWay WayOf(const Collective& c, const NcclOptions& options = kFast) {
-  return ChooseNcclWay(c, kSize, CutsOf(c).is_consecutive, options);
+  return ChooseNcclWay(c, CutsOf(c), kSize, options);
 }
 
 TEST(NcclPlanTest, LargeAndEvenGoByCollectives) {
@@ -73,6 +73,8 @@ TEST(NcclPlanTest, WhatNcclReducesInAnotherWayGoesByMessages) {
   EXPECT_EQ(way_of(kFloat32, ReduceOp::kMax, 1), NcclWay::kSendAndReceive);
   EXPECT_EQ(way_of(kFloat64, ReduceOp::kMin, 1), NcclWay::kSendAndReceive);
   EXPECT_EQ(way_of(kFloat16, ReduceOp::kSum, 0.5), NcclWay::kSendAndReceive);
+  EXPECT_EQ(way_of(kBFloat16, ReduceOp::kSum, 0.25), NcclWay::kCollective);
+  EXPECT_EQ(way_of(kBFloat16, ReduceOp::kSum, 0.3), NcclWay::kSendAndReceive);
   EXPECT_EQ(way_of(kBFloat16, ReduceOp::kAvg, 1), NcclWay::kSendAndReceive);
 }
 
@@ -82,7 +84,7 @@ TEST(NcclPlanTest, CutsAreTheRunsOfTheListsThatAllHave) {
   const Collective gather = AllGatherOf({{columns}, At(100, 6)});
   const NcclCuts cuts = CutsOf(gather);
   EXPECT_THAT(cuts.runs, ElementsAre(ElementsAre(2, 2, 2), ElementsAre(6)));
-  EXPECT_FALSE(cuts.is_consecutive);
+  EXPECT_THAT(cuts.strips, IsEmpty());
   EXPECT_NE(cuts.hash, 0u);
   // At any address.
   columns.data = &memory[7];
@@ -104,13 +106,75 @@ TEST(NcclPlanTest, ManyListsOfFewRunsAreCut) {
   EXPECT_NE(cuts.hash, 0u);
 }
 
+// Three parameters of a group: rows that divide, rows that do not, and a vector
+// that divides. The second one's rows are sent.
+TEST(NcclPlanTest, EvenParametersOfAGroupAreStrips) {
+  const auto at = [](int64_t begin, int64_t count) {
+    return At(begin, count)[0];
+  };
+  Collective gather = AllGatherOf(
+      {{at(0, 8), at(16, 3), at(32, 2)}, {at(8, 8), at(19, 2), at(34, 2)}});
+  gather.send = {At(500, 12)};
+  const NcclCuts cuts = CutsOf(gather);
+  ASSERT_EQ(cuts.strips.size(), 2u);
+  EXPECT_EQ(cuts.strips[0].elems, 8);
+  EXPECT_EQ(cuts.strips[1].elems, 2);
+  EXPECT_EQ(WayOf(gather), NcclWay::kCollective);
+
+  const NcclParts split = SplitOffStrips(gather, cuts, /*me=*/1);
+  ASSERT_EQ(split.parts.size(), 2u);
+  EXPECT_EQ(split.parts[0].all, reinterpret_cast<std::byte*>(&memory[0]));
+  EXPECT_EQ(split.parts[1].all, reinterpret_cast<std::byte*>(&memory[32]));
+  EXPECT_EQ(split.parts[0].mine[0].data, &memory[500]);
+  EXPECT_EQ(split.parts[1].mine[0].data, &memory[510]);
+  EXPECT_EQ(split.parts[1].elems, 2);
+  // Rank 1's rows of the second parameter are between them.
+  EXPECT_THAT(split.rest_cuts.runs,
+              ElementsAre(ElementsAre(3), ElementsAre(2)));
+  EXPECT_EQ(split.rest.send[0][0].data, &memory[508]);
+  EXPECT_EQ(split.rest.recv[1][0].data, &memory[19]);
+}
+
+// A rank without rows of a parameter has one run less.
+TEST(NcclPlanTest, StripsSkipParametersThatARankLacks) {
+  const auto at = [](int64_t begin, int64_t count) {
+    return At(begin, count)[0];
+  };
+  const Collective gather = AllGatherOf({{at(0, 1), at(16, 4)}, {at(20, 4)}});
+  const NcclCuts cuts = CutsOf(gather);
+  ASSERT_EQ(cuts.strips.size(), 1u);
+  EXPECT_THAT(cuts.strips[0].runs, ElementsAre(1, 0));
+}
+
+TEST(NcclPlanTest, RowsOfASplitColumnAreStrips) {
+  const Segment left{
+      .data = memory, .run_elems = 4, .runs = 3, .stride_elems = 8};
+  Segment right = left;
+  right.data = &memory[4];
+  EXPECT_EQ(CutsOf(AllGatherOf({{left}, {right}})).strips.size(), 3u);
+  right.data = &memory[5];
+  EXPECT_THAT(CutsOf(AllGatherOf({{left}, {right}})).strips, IsEmpty());
+}
+
+// Only what is sent needs memory for the others' summands.
+TEST(NcclPlanTest, StripsNeedNoMemoryForSummands) {
+  const auto at = [](int64_t begin, int64_t count) {
+    return At(begin, count)[0];
+  };
+  Collective reduce{.kind = CollectiveKind::kReduceScatter,
+                    .send = {{at(0, 8), at(16, 3)}, {at(8, 8), at(19, 2)}},
+                    .recv = {At(500, 11)}};
+  EXPECT_EQ(SummandBytes(reduce, kSize, /*me=*/0, kFast), 3 * 4);
+  EXPECT_EQ(SummandBytes(reduce, kSize, 0, {.deterministic = true}), 11 * 4);
+}
+
 TEST(NcclPlanTest, TooManyRunsAreNotWorthAMessageEach) {
   const Segment columns{
       .data = memory, .run_elems = 1, .runs = 300, .stride_elems = 2};
   const NcclCuts cuts = CutsOf(AllGatherOf({{columns}, At(600, 300)}));
   EXPECT_THAT(cuts.runs, IsEmpty());
   EXPECT_EQ(cuts.hash, 0u);
-  EXPECT_FALSE(cuts.is_consecutive);
+  EXPECT_THAT(cuts.strips, IsEmpty());
 }
 
 }  // namespace

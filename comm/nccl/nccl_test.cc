@@ -114,6 +114,69 @@ TEST(NcclEngineTest, AnAllGatherOfPiecesCopiesNothing) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
+// Parameters of 8 and 4 elements are gathered and reduced by one collective of
+// NCCL each, and one of 5 elements by messages. No kernel packs anything.
+TEST(NcclEngineTest, EvenParametersOfAGroupGoByCollectives) {
+  const absl::Status status = RunNccl(
+      2,
+      [](World& world) -> absl::Status {
+        CH_ASSIGN_OR_RETURN(auto all, world.Group("all", {0, 1}, "comm"));
+        Stream& stream = world.context().SideStream("comm");
+        const int me = world.rank();
+        const int64_t odd = 3 - me;
+        const Tensor full = Zeros({8 + 5 + 4});
+        const Tensor shard = Full({4 + odd + 2}, 1 + me);
+        const Tensor sum = Zeros({4 + odd + 2});
+        auto* const data = static_cast<float*>(full.raw_data());
+        const std::vector<SegmentList> lists = {
+            {{.data = data, .run_elems = 4},
+             {.data = data + 8, .run_elems = 3},
+             {.data = data + 13, .run_elems = 2}},
+            {{.data = data + 4, .run_elems = 4},
+             {.data = data + 11, .run_elems = 2},
+             {.data = data + 15, .run_elems = 2}}};
+        stream.Wait(world.context().compute_stream().Record());
+        CH_RETURN_IF_ERROR(Barrier(*all, stream, "first"));
+        CH_RETURN_IF_ERROR(all->Exchange("", "before").status());
+        const int64_t kernels = emulation::CountsOfRuntime().kernels;
+        const emulation::NcclCounts before = emulation::CountsOfNccl();
+        CH_RETURN_IF_ERROR(all->Exchange("", "counted").status());
+        CH_RETURN_IF_ERROR(all->Issue(
+            {.kind = CollectiveKind::kAllGather,
+             .label = "unshard",
+             .send = {{{.data = shard.raw_data(), .run_elems = 6 + odd}}},
+             .recv = lists},
+            stream));
+        CH_RETURN_IF_ERROR(world.context().Synchronize());
+        CH_RETURN_IF_ERROR(all->Exchange("", "gathered").status());
+        const emulation::NcclCounts gathered = emulation::CountsOfNccl();
+        EXPECT_EQ(gathered.collectives, before.collectives + 2 * 2);
+        EXPECT_EQ(gathered.sends, before.sends + 2);
+        EXPECT_EQ(emulation::CountsOfRuntime().kernels, kernels + 2)
+            << "each rank's own rows of the odd parameter";
+        CH_RETURN_IF_ERROR(all->Exchange("", "counted again").status());
+        CH_RETURN_IF_ERROR(all->Issue(
+            {.kind = CollectiveKind::kReduceScatter,
+             .scale = 0.5,
+             .label = "reduce",
+             .send = lists,
+             .recv = {{{.data = sum.raw_data(), .run_elems = 6 + odd}}}},
+            stream));
+        CH_RETURN_IF_ERROR(world.context().Synchronize());
+        CH_RETURN_IF_ERROR(all->Exchange("", "reduced").status());
+        const emulation::NcclCounts reduced = emulation::CountsOfNccl();
+        EXPECT_EQ(reduced.collectives, gathered.collectives + 2 * 2);
+        EXPECT_EQ(reduced.sends, gathered.sends + 2);
+        const std::vector<float> ones = {1, 1, 1, 1, 2, 2, 2, 2, 1,
+                                         1, 1, 2, 2, 1, 1, 2, 2};
+        EXPECT_EQ(full.ToVector<float>(), ones);
+        EXPECT_EQ(sum.ToVector<float>(), shard.ToVector<float>());
+        return all->Exchange("", "done").status();
+      },
+      {.nccl = {.least_collective_bytes = 0}});
+  EXPECT_TRUE(status.ok()) << status;
+}
+
 // Issues a collective and waits for the device's queue.
 absl::Status ReduceAndWait(World& world) {
   CH_ASSIGN_OR_RETURN(auto all, world.Group("all", world.AllRanks(), "comm"));
