@@ -18,14 +18,12 @@ ConformanceEngine EngineOfPlanes(
       .run =
           [make = std::move(make)](int ranks,
                                    absl::FunctionRef<absl::Status(World&)> fn,
-                                   const ConformanceRunOptions& options) {
+                                   const JobOptions& options) {
             internal::LoopbackWire wire({.size = ranks});
             const auto planes = make(ranks);
             const auto results = internal::RunLoopback(
                 wire, ranks, fn, [&](int rank) -> MpiOptions {
-                  return {.job = {.timeout = options.timeout,
-                                  .test = {.adversarial_seed =
-                                               options.adversarial_seed}},
+                  return {.job = options,
                           .planes = planes[static_cast<size_t>(rank)].get()};
                 });
             for (const internal::ProcessResult& result : results) {

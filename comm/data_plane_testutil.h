@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "crosshatch/comm/conformance_engine.h"
+#include "crosshatch/comm/conformance_testutil.h"
 #include "crosshatch/comm/data_plane.h"
 
 namespace crosshatch {

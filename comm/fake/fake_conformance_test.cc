@@ -8,15 +8,15 @@ namespace {
 
 /// Runs every rank, one after the other.
 absl::Status RunEachRank(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
-                         const ConformanceRunOptions&) {
+                         const JobOptions&) {
   for (int rank = 0; rank < ranks; ++rank) {
     CH_RETURN_IF_ERROR(RunFake({.world_size = ranks, .rank = rank}, fn));
   }
   return absl::OkStatus();
 }
 
-const bool registered = RegisterCommunicatorConformanceTests(
-    {.name = "Fake", .run = RunEachRank, .has_peers = false});
+const bool registered =
+    RegisterDryRunConformanceTests({.name = "Fake", .run = RunEachRank});
 
 }  // namespace
 }  // namespace crosshatch

@@ -7,16 +7,7 @@ namespace {
 
 // Sizes that share memory in the same way as those of local_conformance_test.
 const bool registered = RegisterCommunicatorConformanceTests(
-    {.name = "Local",
-     .run =
-         [](int ranks, absl::FunctionRef<absl::Status(World&)> fn,
-            const ConformanceRunOptions& options) {
-           return RunLocal(
-               ranks, fn,
-               {.timeout = options.timeout,
-                .test = {.adversarial_seed = options.adversarial_seed}});
-         },
-     .world_sizes = {1, 2, 5}});
+    {.name = "Local", .run = RunLocal, .world_sizes = {1, 2, 5}});
 
 }  // namespace
 }  // namespace crosshatch

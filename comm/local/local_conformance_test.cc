@@ -6,16 +6,7 @@ namespace crosshatch {
 namespace {
 
 const bool registered = RegisterCommunicatorConformanceTests(
-    {.name = "Local",
-     .run =
-         [](int ranks, absl::FunctionRef<absl::Status(World&)> fn,
-            const ConformanceRunOptions& options) {
-           return RunLocal(
-               ranks, fn,
-               {.timeout = options.timeout,
-                .test = {.adversarial_seed = options.adversarial_seed}});
-         },
-     .world_sizes = {3, 4}});
+    {.name = "Local", .run = RunLocal, .world_sizes = {3, 4}});
 
 }  // namespace
 }  // namespace crosshatch

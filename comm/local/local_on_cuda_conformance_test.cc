@@ -11,12 +11,9 @@ const bool registered = RegisterCommunicatorConformanceTests(
     {.name = "LocalOnCuda",
      .run =
          [](int ranks, absl::FunctionRef<absl::Status(World&)> fn,
-            const ConformanceRunOptions& options) {
-           return RunLocal(
-               ranks, fn,
-               {.timeout = options.timeout,
-                .backends = OnCuda(ranks, ranks % 2 == 0 ? 2 : 1),
-                .test = {.adversarial_seed = options.adversarial_seed}});
+            JobOptions options) {
+           options.backends = OnCuda(ranks, ranks % 2 == 0 ? 2 : 1);
+           return RunLocal(ranks, fn, options);
          },
      .world_sizes = {1, 3, 4},
      .any_order_of_streams = false,

@@ -20,29 +20,26 @@ ConformanceEngine EngineOn(const std::string& name,
                            const LoopbackOptions& wire_options,
                            int64_t max_message_bytes,
                            std::vector<int> world_sizes) {
-  return {
-      .name = name,
-      .run =
-          [=](int ranks, absl::FunctionRef<absl::Status(World&)> fn,
-              const ConformanceRunOptions& options) {
-            LoopbackOptions with_size = wire_options;
-            with_size.size = ranks;
-            LoopbackWire wire(with_size);
-            const auto results = RunLoopback(wire, ranks, fn, [&](int) {
-              return MpiOptions{
-                  .job = {.timeout = options.timeout,
-                          .test = {.adversarial_seed = options.adversarial_seed,
-                                   .max_message_bytes = max_message_bytes}}};
-            });
-            for (const ProcessResult& result : results) {
-              EXPECT_TRUE(result.ended_together);
-              // All ranks of a job have one result.
-              EXPECT_EQ(result.status, results[0].status);
-            }
-            return results[0].status;
-          },
-      .world_sizes = std::move(world_sizes),
-      .exact_stalls = false};
+  return {.name = name,
+          .run =
+              [=](int ranks, absl::FunctionRef<absl::Status(World&)> fn,
+                  JobOptions options) {
+                options.test.max_message_bytes = max_message_bytes;
+                LoopbackOptions with_size = wire_options;
+                with_size.size = ranks;
+                LoopbackWire wire(with_size);
+                const auto results = RunLoopback(wire, ranks, fn, [&](int) {
+                  return MpiOptions{.job = options};
+                });
+                for (const ProcessResult& result : results) {
+                  EXPECT_TRUE(result.ended_together);
+                  // All ranks of a job have one result.
+                  EXPECT_EQ(result.status, results[0].status);
+                }
+                return results[0].status;
+              },
+          .world_sizes = std::move(world_sizes),
+          .exact_stalls = false};
 }
 
 const bool registered =

@@ -59,11 +59,9 @@ const testing::Environment* const end_of_mpi =
 const bool registered = RegisterCommunicatorConformanceTests(
     {.name = IsByUcx() ? "Ucx" : "Mpi",
      .run = [](int, absl::FunctionRef<absl::Status(World&)> fn,
-               const ConformanceRunOptions& options) -> absl::Status {
+               const JobOptions& options) -> absl::Status {
        BeAloneInDeathTest();
-       MpiOptions of_job = {
-           .job = {.timeout = options.timeout,
-                   .test = {.adversarial_seed = options.adversarial_seed}}};
+       MpiOptions of_job = {.job = options};
        if (!IsByUcx()) return RunMpi(fn, of_job);
        UcxJoin join = {.gather = ExchangeByMpi};
        CH_ASSIGN_OR_RETURN(const auto all, ExchangeByMpi(""));

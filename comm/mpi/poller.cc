@@ -5,14 +5,11 @@
 #include <chrono>
 #include <utility>
 
-#include "crosshatch/base/waiting.h"
-
 namespace crosshatch::internal {
 namespace {
 
-/// Polls before sleeping: some tens of microseconds, about the cost of a sleep
-/// and a wake-up.
-constexpr int kLooks = 40;
+/// Polls before the core is yielded: some microseconds.
+constexpr int kLooks = 10;
 
 }  // namespace
 
@@ -49,25 +46,21 @@ void Poller::LookOnce() {
 
 void Poller::Lead(std::unique_lock<std::mutex>& lock, Waiter& self) {
   std::chrono::nanoseconds sleep = link_.first_sleep();
-  int looks = 0;
-  while (true) {
-    if (Look()) {
-      looks = 0;
+  while (!self.finished) {
+    // Threads that send need the lock.
+    lock.unlock();
+    const bool any = spin_.Until(kLooks, [&] {
+      std::lock_guard held(*lock.mutex());
+      return Look() || self.finished;
+    });
+    lock.lock();
+    if (any) {
       sleep = link_.first_sleep();
-    }
-    if (self.finished) return;
-    if (++looks < kLooks) {
-      // Threads that send need the lock.
-      lock.unlock();
-      Pause();
-      lock.lock();
       continue;
     }
     const uint32_t seen = link_.Arm();
-    if (Look()) {
+    if (Look() || self.finished) {
       link_.Disarm();
-      if (self.finished) return;
-      looks = 0;
       continue;
     }
     lock.unlock();

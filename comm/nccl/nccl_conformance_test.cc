@@ -14,13 +14,8 @@ ConformanceEngine By(const std::string& name, const NcclOptions& nccl,
   return {.name = name,
           .run =
               [=](int ranks, absl::FunctionRef<absl::Status(World&)> fn,
-                  const ConformanceRunOptions& options) {
-                return RunNccl(
-                    ranks, fn,
-                    {.nccl = nccl,
-                     .job = {.timeout = options.timeout,
-                             .test = {.adversarial_seed =
-                                          options.adversarial_seed}}});
+                  const JobOptions& options) {
+                return RunNccl(ranks, fn, {.nccl = nccl, .job = options});
               },
           .world_sizes = std::move(world_sizes),
           .order_fixed_sums = nccl.deterministic,

@@ -47,7 +47,8 @@ class ThreadGather {
 };
 
 absl::Status RunThreads(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
-                        const ConformanceRunOptions& options) {
+                        JobOptions options) {
+  options.threads_per_rank = 1;
   ThreadGather gather(ranks);
   std::vector<absl::Status> results(static_cast<size_t>(ranks));
   std::vector<std::thread> threads;
@@ -57,11 +58,7 @@ absl::Status RunThreads(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
           .rank = rank, .size = ranks, .gather = [&](std::string blob) {
             return gather.Gather(static_cast<size_t>(rank), std::move(blob));
           }};
-      results[rank] = RunMpi(
-          fn, {.job = {.threads_per_rank = 1,
-                       .timeout = options.timeout,
-                       .test = {.adversarial_seed = options.adversarial_seed}},
-               .ucx = &join});
+      results[rank] = RunMpi(fn, {.job = options, .ucx = &join});
     });
   }
   for (std::thread& thread : threads) thread.join();

@@ -1,27 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/comm/conformance_contract.h"
-
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "crosshatch/base/event_sink.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/comm/conformance_case.h"
-#include "crosshatch/comm/conformance_rank.h"
+#include "crosshatch/comm/conformance_suite_testutil.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch::internal {
 namespace {
-
-constexpr CollectiveKind kDataKinds[] = {
-    CollectiveKind::kAllGather, CollectiveKind::kReduceScatter,
-    CollectiveKind::kAllReduce, CollectiveKind::kAllToAll,
-    CollectiveKind::kBroadcast};
-
-using Body =
-    std::function<absl::Status(const ConformanceEngine& engine, World& world)>;
 
 template <typename... Parts>
 absl::Status Wrong(const Parts&... parts) {
@@ -45,9 +36,9 @@ CollectiveCase Uneven(CollectiveKind kind, int n, uint64_t seed) {
                    .seed = seed};
   const bool one =
       kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kBroadcast;
-  const int lists = kind == CollectiveKind::kAllToAll ? n * n : one ? 1 : n;
-  for (int i = 0; i < lists; ++i)
+  for (int i = 0; i < NumCounts(kind, n); ++i) {
     c.counts.push_back(i * 5 % 7 + (one ? 11 : 0));
+  }
   return c;
 }
 
@@ -110,27 +101,25 @@ class SinkScope {
   CollectiveSink sink_;
 };
 
-absl::Status CountsAndLogs(const ConformanceEngine& engine, World& world) {
-  CH_ASSIGN_OR_RETURN(ConformanceRank rank,
-                      ConformanceRank::Create(engine, world));
-  const SinkScope sink(world.context());
+absl::Status CountsAndLogs(ConformanceRank& rank) {
+  const SinkScope sink(rank.context());
   std::vector<std::string> lines;
   CommunicatorStats want;
   uint64_t seed = 0;
   for (int round = 0; round < 3; ++round) {
     for (CollectiveKind kind : kDataKinds) {
-      const CollectiveCase c = Uneven(kind, world.size(), ++seed);
-      CollectiveRun run(engine, world, rank.comm(), c);
+      const CollectiveCase c = Uneven(kind, rank.size(), ++seed);
+      CollectiveRun run = rank.Prepare(c);
       CH_RETURN_IF_ERROR(run.Issue(rank.stream()));
       const int64_t bytes =
-          ElementsReceived(c, world.rank(), world.size()) * SizeOf(c.dtype);
+          ElementsReceived(c, rank.rank(), rank.size()) * SizeOf(c.dtype);
       ++want.by_kind[static_cast<int>(kind)].calls;
       want.by_kind[static_cast<int>(kind)].bytes += bytes;
       lines.push_back(
           absl::StrCat(Name(kind), " ", c.Describe(), " on all ", bytes));
-      CH_RETURN_IF_ERROR(world.context().Synchronize());
+      CH_RETURN_IF_ERROR(rank.context().Synchronize());
     }
-    CH_RETURN_IF_ERROR(Barrier(rank.comm(), rank.stream(), "round"));
+    CH_RETURN_IF_ERROR(rank.IssueBarrier("round"));
     ++want.by_kind[static_cast<int>(CollectiveKind::kBarrier)].calls;
     lines.push_back("barrier round on all 0");
   }
@@ -148,23 +137,20 @@ absl::Status CountsAndLogs(const ConformanceEngine& engine, World& world) {
     const std::string line = i < lines.size() ? lines[i] : "";
     if (got != line) return Wrong("logged '", got, "' instead of '", line, "'");
   }
-  return world.context().Synchronize();
+  return rank.context().Synchronize();
 }
 
 /// An invalid collective is refused on every rank, gets no sequence number and
 /// is not counted. Later ones work.
-absl::Status RefusesWhatCannotBe(const ConformanceEngine& engine,
-                                 World& world) {
-  CH_ASSIGN_OR_RETURN(ConformanceRank rank,
-                      ConformanceRank::Create(engine, world));
-  RankContext& context = world.context();
+absl::Status RefusesWhatCannotBe(ConformanceRank& rank) {
+  RankContext& context = rank.context();
   const Block block = context.allocator().Allocate(
       4096, MemoryClass::kCommunication, context.compute_stream());
   CH_RETURN_IF_ERROR(context.Synchronize());
   const auto list = [&](int64_t elems) {
     return SegmentList{{.data = block.data(), .run_elems = elems}};
   };
-  const auto n = static_cast<size_t>(world.size());
+  const auto n = static_cast<size_t>(rank.size());
   const std::vector<SegmentList> too_many(n + 1, list(4));
   Collective bad[] = {
       {.kind = CollectiveKind::kAllGather, .send = {list(4)}, .recv = too_many},
@@ -176,7 +162,7 @@ absl::Status RefusesWhatCannotBe(const ConformanceEngine& engine,
        .recv = {list(5)}},
       {.kind = CollectiveKind::kAllToAll, .send = too_many, .recv = too_many},
       {.kind = CollectiveKind::kBroadcast,
-       .root = world.size(),
+       .root = rank.size(),
        .recv = {list(4)}},
       {.kind = CollectiveKind::kBarrier, .send = {list(1)}},
       {.kind = CollectiveKind::kAllReduce,
@@ -198,7 +184,7 @@ absl::Status RefusesWhatCannotBe(const ConformanceEngine& engine,
     c.label = "wrong";
     const std::string said =
         absl::StrCat(Name(c.kind), " 'wrong' in ", rank.comm().Describe(),
-                     ", rank ", world.rank(), ": ");
+                     ", rank ", rank.rank(), ": ");
     CH_RETURN_IF_ERROR(ExpectSays(rank.comm().Issue(c, rank.stream()),
                                   absl::StatusCode::kInvalidArgument, said));
   }
@@ -208,41 +194,38 @@ absl::Status RefusesWhatCannotBe(const ConformanceEngine& engine,
   return rank.Run({.kind = CollectiveKind::kAllReduce, .counts = {100}});
 }
 
-absl::Status ExchangesOfAnySize(const ConformanceEngine& engine, World& world) {
-  CH_ASSIGN_OR_RETURN(ConformanceRank rank,
-                      ConformanceRank::Create(engine, world));
+absl::Status ExchangesOfAnySize(ConformanceRank& rank) {
   for (size_t size : {0, 1, 8, 4097}) {
-    const std::string mine(size, static_cast<char>('a' + world.rank() % 26));
+    const std::string mine(size, static_cast<char>('a' + rank.rank() % 26));
     CH_ASSIGN_OR_RETURN(const std::vector<std::string> blobs,
                         rank.comm().Exchange(mine, ""));
-    if (blobs.size() != static_cast<size_t>(world.size()) ||
-        blobs[static_cast<size_t>(world.rank())] != mine) {
+    if (blobs.size() != static_cast<size_t>(rank.size()) ||
+        blobs[static_cast<size_t>(rank.rank())] != mine) {
       return Wrong(blobs.size(), " blobs of ", size, " bytes");
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status GroupsByKey(const ConformanceEngine&, World& world) {
-  std::vector<int> all;
-  for (int r = 0; r < world.size(); ++r) all.push_back(r);
-  CH_ASSIGN_OR_RETURN(auto a, world.Group("x", all, "a"));
-  CH_ASSIGN_OR_RETURN(auto b, world.Group("x", all, "b"));
-  CH_ASSIGN_OR_RETURN(auto a_again, world.Group("x", all, "a"));
+absl::Status GroupsByKey(ConformanceRank& rank) {
+  const std::vector<int> all = rank.world().AllRanks();
+  CH_ASSIGN_OR_RETURN(auto a, rank.world().Group("x", all, "a"));
+  CH_ASSIGN_OR_RETURN(auto b, rank.world().Group("x", all, "b"));
+  CH_ASSIGN_OR_RETURN(auto a_again, rank.world().Group("x", all, "a"));
   if (a != a_again || a == b) return Wrong("groups are not by key");
-  if (world.groups().size() != 2 || world.groups()[1] != b) {
+  if (rank.world().groups().size() != 3 || rank.world().groups()[2] != b) {
     return Wrong("groups are not listed as they were made");
   }
-  if (a->rank() != world.rank() || a->size() != world.size() ||
+  if (a->rank() != rank.rank() || a->size() != rank.size() ||
       a->world_ranks() != all) {
     return Wrong("another place in ", a->Describe());
   }
   for (const std::vector<int>& ranks :
        std::vector<std::vector<int>>{{},
-                                     {world.rank(), world.rank()},
-                                     {world.rank(), world.size()},
-                                     {world.rank(), -1}}) {
-    CH_RETURN_IF_ERROR(ExpectSays(world.Group("y", ranks, "a").status(),
+                                     {rank.rank(), rank.rank()},
+                                     {rank.rank(), rank.size()},
+                                     {rank.rank(), -1}}) {
+    CH_RETURN_IF_ERROR(ExpectSays(rank.world().Group("y", ranks, "a").status(),
                                   absl::StatusCode::kInvalidArgument, "'y'"));
   }
   return absl::OkStatus();
@@ -250,29 +233,29 @@ absl::Status GroupsByKey(const ConformanceEngine&, World& world) {
 
 /// Creates the world of the even ranks and that of the odd ones, last rank
 /// first.
-absl::Status WorldsOfSomeRanks(const ConformanceEngine& engine, World& world) {
-  const int me = world.rank();
+absl::Status WorldsOfSomeRanks(ConformanceRank& rank) {
+  const int me = rank.rank();
   std::vector<int> mine;
   std::vector<int> others;
-  for (int r = world.size() - 1; r >= 0; --r) {
+  for (int r = rank.size() - 1; r >= 0; --r) {
     (r % 2 == me % 2 ? mine : others).push_back(r);
   }
-  CH_ASSIGN_OR_RETURN(World* const some, world.Subset(mine));
+  CH_ASSIGN_OR_RETURN(World* const some, rank.world().Subset(mine));
   const auto index = static_cast<size_t>(some->rank());
   if (some->AllRanks() != mine || mine[index] != me ||
       some->size() != static_cast<int>(mine.size()) ||
-      some->world_rank() != me || some->Contains(world.size()) ||
+      some->world_rank() != me || some->Contains(rank.size()) ||
       (!others.empty() && some->Contains(others[0]))) {
     return Wrong("another world than of ", absl::StrJoin(mine, ", "));
   }
-  CH_ASSIGN_OR_RETURN(World* const again, world.Subset(mine));
+  CH_ASSIGN_OR_RETURN(World* const again, rank.world().Subset(mine));
   CH_ASSIGN_OR_RETURN(World* const within, some->Subset({me}));
   if (again != some || within->rank() != 0 || within->size() != 1) {
     return Wrong("worlds are not by ranks");
   }
   for (const std::vector<int>& ranks : std::vector<std::vector<int>>{
-           {}, others, {me, me}, {me, world.size()}, {me, -1}}) {
-    CH_RETURN_IF_ERROR(ExpectSays(world.Subset(ranks).status(),
+           {}, others, {me, me}, {me, rank.size()}, {me, -1}}) {
+    CH_RETURN_IF_ERROR(ExpectSays(rank.world().Subset(ranks).status(),
                                   absl::StatusCode::kInvalidArgument,
                                   "'world'"));
   }
@@ -286,78 +269,67 @@ absl::Status WorldsOfSomeRanks(const ConformanceEngine& engine, World& world) {
           ExpectSays(refused, absl::StatusCode::kInvalidArgument, said));
     }
   }
-  CH_ASSIGN_OR_RETURN(ConformanceRank rank,
-                      ConformanceRank::Create(engine, *some));
-  if (rank.comm().rank() != some->rank() || rank.comm().world_ranks() != mine ||
-      some->groups() != world.groups()) {
-    return Wrong("another place in ", rank.comm().Describe());
+  ConformanceRank of_some(rank.engine(), *some);
+  const Communicator& comm = of_some.comm();
+  if (comm.rank() != some->rank() || comm.world_ranks() != mine ||
+      some->groups() != rank.world().groups()) {
+    return Wrong("another place in ", comm.Describe());
   }
   CollectiveCase gather{.kind = CollectiveKind::kAllGather};
   for (size_t i = 0; i < mine.size(); ++i) {
     gather.counts.push_back(static_cast<int64_t>(7 * i));
   }
-  return rank.Run(gather);
+  return of_some.Run(gather);
 }
 
 /// A poisoned rank counts and exchanges nothing, and returns the error instead
 /// of a result.
-absl::Status PoisonedBefore(const ConformanceEngine& engine, World& world) {
-  CH_ASSIGN_OR_RETURN(ConformanceRank rank,
-                      ConformanceRank::Create(engine, world));
-  world.context().Poison(absl::OutOfRangeError("not a number"));
+absl::Status PoisonedBefore(ConformanceRank& rank) {
+  rank.context().Poison(absl::OutOfRangeError("not a number"));
   // A peer may have failed first.
-  const absl::Status poison = world.context().status();
+  const absl::Status poison = rank.context().status();
   CH_RETURN_IF_ERROR(ExpectSays(poison, poison.code(), "not a number"));
-  CH_RETURN_IF_ERROR(Barrier(rank.comm(), rank.stream(), "b"));
+  CH_RETURN_IF_ERROR(rank.IssueBarrier("b"));
   for (const auto& count : rank.comm().stats().by_kind) {
     if (count.calls != 0) return Wrong("a poisoned rank counts");
   }
   if (rank.comm().Exchange("", "x").status() != poison) {
     return Wrong("a poisoned rank exchanges");
   }
-  if (world.context().Synchronize() != poison) return Wrong("lost poison");
+  if (rank.context().Synchronize() != poison) return Wrong("lost poison");
   return poison;
 }
 
-absl::Status AbortsItsGroup(const ConformanceEngine& engine, World& world) {
-  CH_ASSIGN_OR_RETURN(ConformanceRank rank,
-                      ConformanceRank::Create(engine, world));
+absl::Status AbortsItsGroup(ConformanceRank& rank) {
   rank.comm().Abort(absl::UnavailableError("cable cut"));
   return ExpectSays(
-      world.context().Synchronize(), absl::StatusCode::kUnavailable,
+      rank.context().Synchronize(), absl::StatusCode::kUnavailable,
       absl::StrCat(rank.comm().Describe(), " was aborted by rank "));
 }
 
-absl::Status AbortsTheJob(const ConformanceEngine&, World& world) {
-  world.Abort(absl::UnavailableError("cable cut"));
-  const absl::Status poison = world.context().Synchronize();
+absl::Status AbortsTheJob(ConformanceRank& rank) {
+  rank.world().Abort(absl::UnavailableError("cable cut"));
+  const absl::Status poison = rank.context().Synchronize();
   return ExpectSays(poison, poison.code(), "cable cut");
 }
 
-absl::Status UsesTwoStreams(const ConformanceEngine& engine, World& world) {
-  CH_ASSIGN_OR_RETURN(ConformanceRank rank,
-                      ConformanceRank::Create(engine, world));
-  CH_RETURN_IF_ERROR(Barrier(rank.comm(), rank.stream(), "b"));
-  return Barrier(rank.comm(), world.context().SideStream("other"), "b");
+absl::Status UsesTwoStreams(ConformanceRank& rank) {
+  CH_RETURN_IF_ERROR(rank.IssueBarrier("b"));
+  return Barrier(rank.comm(), rank.context().SideStream("other"), "b");
 }
 
 }  // namespace
 
-std::vector<ContractTest> ContractTests(
-    std::shared_ptr<const ConformanceEngine> engine, int ranks) {
-  std::vector<ContractTest> tests;
+void RegisterContract(const EnginePtr& engine, int ranks) {
   /// \param failure part of the job's error; empty for success.
-  const auto add = [&](const std::string& name, Body body,
+  const auto add = [&](const std::string& name, const Body& body,
                        const std::string& failure = "") {
-    tests.push_back(
-        {name, [=] {
-           const absl::Status status = engine->run(
-               ranks, [&](World& world) { return body(*engine, world); }, {});
-           EXPECT_EQ(status.ok(), failure.empty()) << status;
-           EXPECT_THAT(std::string(status.message()),
-                       testing::HasSubstr(failure));
-           EXPECT_NE(status.code(), absl::StatusCode::kDataLoss) << status;
-         }});
+    Register(engine, name, ranks, [=] {
+      const absl::Status status = RunRanks(*engine, ranks, body);
+      EXPECT_EQ(status.ok(), failure.empty()) << status;
+      EXPECT_THAT(std::string(status.message()), testing::HasSubstr(failure));
+      EXPECT_NE(status.code(), absl::StatusCode::kDataLoss) << status;
+    });
   };
   add("CountsAndLogs", CountsAndLogs);
   add("RefusesWhatCannotBe", RefusesWhatCannotBe);
@@ -367,20 +339,12 @@ std::vector<ContractTest> ContractTests(
   add("PoisonedBefore", PoisonedBefore, "not a number");
   add("AbortsItsGroup", AbortsItsGroup, "cable cut");
   add("AbortsTheJob", AbortsTheJob, "cable cut");
-  tests.push_back({"OneCommunicatorIsForOneStreamDeathTest", [=] {
-                     GTEST_FLAG_SET(death_test_style, "threadsafe");
-                     EXPECT_DEATH(
-                         engine
-                             ->run(ranks,
-                                   [&](World& world) {
-                                     return UsesTwoStreams(*engine, world);
-                                   },
-                                   {})
-                             .IgnoreError(),
-                         "group 'all' .* is used on stream comm and then on "
-                         "stream other");
-                   }});
-  return tests;
+  Register(engine, "OneCommunicatorIsForOneStreamDeathTest", ranks, [=] {
+    GTEST_FLAG_SET(death_test_style, "threadsafe");
+    EXPECT_DEATH(RunRanks(*engine, ranks, UsesTwoStreams).IgnoreError(),
+                 "group 'all' .* is used on stream comm and then on "
+                 "stream other");
+  });
 }
 
 }  // namespace crosshatch::internal

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef CROSSHATCH_COMM_CONFORMANCE_CASE_H_
-#define CROSSHATCH_COMM_CONFORMANCE_CASE_H_
+#ifndef CROSSHATCH_COMM_CONFORMANCE_CASE_TESTUTIL_H_
+#define CROSSHATCH_COMM_CONFORMANCE_CASE_TESTUTIL_H_
 
 /// \file
 /// One collective of the conformance suite with generated data, and its
@@ -13,7 +13,7 @@
 
 #include "absl/status/status.h"
 #include "crosshatch/comm/communicator.h"
-#include "crosshatch/comm/conformance_engine.h"
+#include "crosshatch/comm/conformance_testutil.h"
 
 namespace crosshatch::internal {
 
@@ -62,6 +62,7 @@ class CollectiveRun {
   absl::Status Check() const;
 
  private:
+  class Arena;
   struct Memory;
 
   const ConformanceEngine* engine_;
@@ -71,11 +72,6 @@ class CollectiveRun {
   std::unique_ptr<Memory> memory_;
 };
 
-/// Issues `c` to `stream`, waits for it and checks it.
-absl::Status RunCase(const ConformanceEngine& engine, World& world,
-                     Communicator& comm, Stream& stream,
-                     const CollectiveCase& c);
-
 }  // namespace crosshatch::internal
 
-#endif  // CROSSHATCH_COMM_CONFORMANCE_CASE_H_
+#endif  // CROSSHATCH_COMM_CONFORMANCE_CASE_TESTUTIL_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/comm/conformance_case.h"
+#include "crosshatch/comm/conformance_case_testutil.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "crosshatch/base/status_macros.h"
 #include "crosshatch/tensor/allocator.h"
 
 namespace crosshatch::internal {
@@ -148,8 +147,10 @@ double Tolerance(const CollectiveCase& c, const std::vector<double>& values,
   return rounded * Epsilon(c.dtype) * sum * std::abs(c.scale);
 }
 
+}  // namespace
+
 /// Memory and the lists in it.
-class Arena {
+class CollectiveRun::Arena {
  public:
   Arena(ListLayout layout, uint64_t seed) : layout_(layout), random_(seed) {}
 
@@ -234,8 +235,6 @@ class Arena {
   int64_t size_ = 0;
   std::vector<List> lists_;
 };
-
-}  // namespace
 
 struct CollectiveRun::Memory {
   Memory(ListLayout layout, uint64_t seed) : arena(layout, seed) {}
@@ -419,15 +418,6 @@ absl::Status CollectiveRun::Check() const {
     }
   });
   return result;
-}
-
-absl::Status RunCase(const ConformanceEngine& engine, World& world,
-                     Communicator& comm, Stream& stream,
-                     const CollectiveCase& c) {
-  CollectiveRun run(engine, world, comm, c);
-  CH_RETURN_IF_ERROR(run.Issue(stream));
-  CH_RETURN_IF_ERROR(world.context().Synchronize());
-  return run.Check();
 }
 
 }  // namespace crosshatch::internal
