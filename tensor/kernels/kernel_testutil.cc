@@ -108,6 +108,11 @@ KernelOutput Operand::out() {
 
 Reals Operand::Read() const { return reference::ReadAll(shape(), in()); }
 
+Reals Operand::ReadRow(int64_t row, int64_t cols) const {
+  const int64_t start = row * stride(0) * SizeOf(dtype_);
+  return reference::ReadAll({1, {cols}}, {bytes_.data() + start, dtype_, {1}});
+}
+
 int64_t Operand::numel() const {
   return std::accumulate(sizes_.begin(), sizes_.end(), int64_t{1},
                          std::multiplies<>());

@@ -10,11 +10,12 @@
 #include <cstdint>
 #include <initializer_list>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "crosshatch/tensor/kernels/kernel_table.h"
-#include "crosshatch/tensor/kernels/reference/element.h"
+#include "crosshatch/tensor/kernels/reference/reference.h"
 #include "crosshatch/tensor/stream.h"
 
 namespace crosshatch::kernel_test {
@@ -80,6 +81,8 @@ class Operand {
   KernelOutput out();
   KernelShape shape() const;
   Reals Read() const;
+  /// Returns the first `cols` elements of row `row` of a matrix.
+  Reals ReadRow(int64_t row, int64_t cols) const;
 
   void* data() { return bytes_.data(); }
   const void* data() const { return bytes_.data(); }
@@ -152,14 +155,30 @@ void DeviceAllocator<T>::deallocate(T* data, size_t /*count*/) {
 const KernelTable& Kernels();
 KernelContext& Context();
 
+/// A kernel of the table, such as &KernelTable::copy.
+template <typename Args>
+using Kernel = void (*KernelTable::*)(const Args&, KernelContext&);
+
 /// Runs `kernel` in the device's first way.
 void Run(absl::FunctionRef<void(KernelContext&)> kernel);
+template <typename Args>
+void RunKernel(Kernel<Args> kernel, const std::type_identity_t<Args>& args) {
+  Run([&](KernelContext& context) { (Kernels().*kernel)(args, context); });
+}
 
 /// Runs `kernel` in all ways of the device, from the same initial outputs, and
 /// expects the same bits each time.
 void RunAllWays(const std::vector<Operand*>& outputs,
                 absl::FunctionRef<void(KernelContext&)> kernel,
                 const std::string& what);
+template <typename Args>
+void RunAllWays(Kernel<Args> kernel, const std::type_identity_t<Args>& args,
+                const std::vector<Operand*>& outputs, const std::string& what) {
+  RunAllWays(
+      outputs,
+      [&](KernelContext& context) { (Kernels().*kernel)(args, context); },
+      what);
+}
 
 /// Expects |actual - expected| <= bound for each element. The result in the
 /// compute type may differ by `bound` and is then rounded to `dtype`.

@@ -14,7 +14,7 @@
 #include "crosshatch/emulation/cuda_runtime.h"
 #include "crosshatch/tensor/kernels/cuda/cuda_context.h"
 #include "crosshatch/tensor/kernels/kernel_testutil.h"
-#include "crosshatch/tensor/kernels/reference/matmul.h"
+#include "crosshatch/tensor/kernels/reference/reference.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch::internal {
@@ -115,7 +115,7 @@ TEST(CudaGemmTest, Tf32RoundsWhatIsMultiplied) {
     Product exact(9, 11, 50, dtype, dtype);
     exact.Run();
     Product rounded(9, 11, 50, dtype, dtype);
-    const reference::Products expected = reference::MatMul(rounded.args);
+    const reference::Sums expected = reference::MatMul(rounded.args);
     context.tf32 = true;
     rounded.Run();
     context.tf32 = false;

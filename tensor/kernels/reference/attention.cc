@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/tensor/kernels/reference/attention.h"
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "crosshatch/tensor/kernels/philox.h"
+#include "crosshatch/tensor/kernels/reference/reference.h"
 
 namespace crosshatch::reference {
 namespace {

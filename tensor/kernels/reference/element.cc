@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/tensor/kernels/reference/element.h"
-
 #include <cmath>
 #include <limits>
+
+#include "crosshatch/tensor/kernels/reference/reference.h"
 
 namespace crosshatch::reference {
 namespace {
@@ -122,30 +122,10 @@ std::vector<int64_t> Offsets(const KernelShape& shape, const int64_t* strides) {
   return offsets;
 }
 
-namespace {
-
-Reals ReadStrided(const KernelShape& shape, const void* data, DType dtype,
-                  const int64_t* strides) {
-  Reals values;
-  for (int64_t offset : Offsets(shape, strides)) {
-    values.push_back(ReadElement(data, dtype, offset));
-  }
-  return values;
-}
-
-}  // namespace
-
 Reals ReadAll(const KernelShape& shape, const KernelInput& input) {
-  return ReadStrided(shape, input.data, input.dtype, input.strides);
-}
-Reals ReadAll(const KernelShape& shape, const KernelOutput& output) {
-  return ReadStrided(shape, output.data, output.dtype, output.strides);
-}
-
-Reals ReadRun(const void* data, DType dtype, int64_t count, int64_t stride) {
   Reals values;
-  for (int64_t i = 0; i < count; ++i) {
-    values.push_back(ReadElement(data, dtype, i * stride));
+  for (int64_t offset : Offsets(shape, input.strides)) {
+    values.push_back(ReadElement(input.data, input.dtype, offset));
   }
   return values;
 }

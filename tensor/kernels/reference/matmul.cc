@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/tensor/kernels/reference/matmul.h"
-
 #include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+
+#include "crosshatch/tensor/kernels/reference/reference.h"
 
 namespace crosshatch::reference {
 namespace {
@@ -21,14 +21,14 @@ Reals ReadRuns(const void* data, DType dtype, int64_t offset,
 
 }  // namespace
 
-Products MatMul(const MatMulArgs& args) {
+Sums MatMul(const MatMulArgs& args) {
   const auto a = Offsets(args.batch, args.a.batch_strides);
   const auto b = Offsets(args.batch, args.b.batch_strides);
   const auto out = Offsets(args.batch, args.out.batch_strides);
   const auto alpha = static_cast<Real>(args.alpha);
   const auto beta = static_cast<Real>(args.beta);
   const auto k = static_cast<size_t>(args.k);
-  Products result;
+  Sums result;
   for (size_t batch = 0; batch < out.size(); ++batch) {
     // The rows of a, followed by the columns of b.
     const Reals rows =

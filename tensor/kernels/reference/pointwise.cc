@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/tensor/kernels/reference/pointwise.h"
-
 #include <cmath>
 #include <limits>
+
+#include "crosshatch/tensor/kernels/reference/reference.h"
 
 namespace crosshatch::reference {
 namespace {

@@ -15,18 +15,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace crosshatch {
+namespace crosshatch::kernel_test {
 namespace {
-
-using kernel_test::AllOrFew;
-using kernel_test::AttentionCase;
-using kernel_test::Kernels;
-using kernel_test::Operand;
-using kernel_test::Random;
-using kernel_test::Real;
-using kernel_test::Reals;
-using kernel_test::TestAttention;
-using kernel_test::Workspace;
 
 class AttentionOfSixteenBitsTest : public ::testing::TestWithParam<DType> {
  protected:
@@ -116,7 +106,7 @@ TEST_P(AttentionOfSixteenBitsTest, Windows) {
 }
 
 TEST_P(AttentionOfSixteenBitsTest, Masks) {
-  for (DType mask_dtype : {DType::kBool, DType::kFloat32, GetParam()}) {
+  for (DType mask_dtype : {kBool, kFloat32, GetParam()}) {
     for (uint32_t dims : AllOrFew({0u, 8u, 15u}, {8u, 15u})) {
       for (int64_t dim : {6, 80}) {
         TestAttention(Of({.batch = dim > 64 ? 1 : 2,
@@ -141,7 +131,7 @@ TEST_P(AttentionOfSixteenBitsTest, Masks) {
                       .dim = 4,
                       .causal = causal,
                       .mask_dims = 8,
-                      .mask_dtype = DType::kFloat32,
+                      .mask_dtype = kFloat32,
                       .has_mask = true,
                       .low_keys = causal ? 30 : 70,
                       .low = -1e9}));
@@ -201,8 +191,7 @@ TEST_P(AttentionOfSixteenBitsTest, Dropout) {
 
 TEST_P(AttentionOfSixteenBitsTest, AllAtOnce) {
   for (int64_t dim : {17, 128}) {
-    for (DType mask_dtype :
-         AllOrFew({DType::kBool, DType::kFloat32}, {DType::kFloat32})) {
+    for (DType mask_dtype : AllOrFew({kBool, kFloat32}, {kFloat32})) {
       TestAttention(Of({.batch = 2,
                         .q_len = 99,
                         .kv_len = 99,
@@ -238,8 +227,7 @@ TEST_P(AttentionOfSixteenBitsTest, NoBatchAndNoHeads) {
   args.q_len = args.kv_len = 5;
   args.head_dim = 8;
   args.dtype = GetParam();
-  kernel_test::Run(
-      [&](KernelContext& context) { Kernels().attention(args, context); });
+  RunKernel(&KernelTable::attention, args);
 }
 
 // Operands and results of a call, forward and backward.
@@ -352,4 +340,4 @@ INSTANTIATE_TEST_SUITE_P(DTypes, AttentionOfSixteenBitsTest,
                          });
 
 }  // namespace
-}  // namespace crosshatch
+}  // namespace crosshatch::kernel_test

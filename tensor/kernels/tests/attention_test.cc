@@ -10,20 +10,11 @@
 #include "crosshatch/tensor/kernels/tests/attention_testutil.h"
 #include "gtest/gtest.h"
 
-namespace crosshatch {
+namespace crosshatch::kernel_test {
 namespace {
 
-using kernel_test::AllOrFew;
-using kernel_test::Kernels;
-using kernel_test::Operand;
-using kernel_test::Random;
-using kernel_test::Real;
-using kernel_test::Reals;
-using kernel_test::TestAttention;
-using kernel_test::Workspace;
-
 TEST(AttentionTest, LengthsAndDims) {
-  for (DType dtype : {DType::kFloat32, DType::kFloat64}) {
+  for (DType dtype : {kFloat32, kFloat64}) {
     for (int64_t t : AllOrFew<int64_t>({1, 2, 3, 7, 13, 31, 64, 65, 127},
                                        {1, 31, 64, 65})) {
       for (int64_t dim : AllOrFew<int64_t>({1, 2, 16, 20}, {1, 20})) {
@@ -40,8 +31,8 @@ TEST(AttentionTest, GroupedHeads) {
            {{1, 1}, {3, 3}, {4, 2}, {6, 2}, {5, 1}}, {{3, 3}, {6, 2}})) {
     for (bool heads_first : {false, true}) {
       for (bool causal : {false, true}) {
-        TestAttention({3, 37, 37, q_heads, kv_heads, 12, DType::kFloat32,
-                       causal, heads_first});
+        TestAttention(
+            {3, 37, 37, q_heads, kv_heads, 12, kFloat32, causal, heads_first});
       }
     }
   }
@@ -56,7 +47,7 @@ TEST(AttentionTest, DifferentLengths) {
                                       {0, 3},
                                       {130, 65}}) {
     for (bool causal : {false, true}) {
-      TestAttention({2, q_len, kv_len, 2, 1, 8, DType::kFloat32, causal});
+      TestAttention({2, q_len, kv_len, 2, 1, 8, kFloat32, causal});
     }
   }
 }
@@ -68,7 +59,7 @@ TEST(AttentionTest, Windows) {
     for (int64_t window :
          AllOrFew<int64_t>({1, 2, 7, 64, 65, 128, 1000}, {1, 7, 65, 1000})) {
       for (bool causal : {false, true}) {
-        TestAttention({1, q_len, kv_len, 2, 1, 8, DType::kFloat32, causal,
+        TestAttention({1, q_len, kv_len, 2, 1, 8, kFloat32, causal,
                        /*heads_first=*/false, /*size=*/1, window});
       }
     }
@@ -76,7 +67,7 @@ TEST(AttentionTest, Windows) {
 }
 
 TEST(AttentionTest, Masks) {
-  for (DType dtype : {DType::kBool, DType::kFloat32, DType::kBFloat16}) {
+  for (DType dtype : {kBool, kFloat32, kBFloat16}) {
     for (uint32_t dims :
          AllOrFew({0u, 1u, 2u, 4u, 8u, 12u, 9u, 15u}, {0u, 8u, 15u})) {
       for (bool causal : {false, true}) {
@@ -99,9 +90,9 @@ TEST(AttentionTest, Masks) {
                  .q_heads = 2,
                  .kv_heads = 2,
                  .dim = 4,
-                 .dtype = DType::kFloat64,
+                 .dtype = kFloat64,
                  .mask_dims = 12,
-                 .mask_dtype = DType::kFloat64,
+                 .mask_dtype = kFloat64,
                  .has_mask = true});
 }
 
@@ -118,7 +109,7 @@ TEST(AttentionTest, LowMasks) {
                      .dim = 4,
                      .causal = causal,
                      .mask_dims = 8,
-                     .mask_dtype = DType::kFloat32,
+                     .mask_dtype = kFloat32,
                      .has_mask = true,
                      .low_keys = causal ? 30 : 70,
                      .low = low});
@@ -134,16 +125,15 @@ TEST(AttentionTest, HiddenTilesAreSkipped) {
     Random random(1);
     const std::vector<int64_t> heads = {1, kLen, 1, 4};
     Operand q(dtype, heads), k(dtype, heads), v(dtype, heads),
-        out(dtype, heads), logsumexp(DType::kFloat32, {1, 1, kLen}),
+        out(dtype, heads), logsumexp(kFloat32, {1, 1, kLen}),
         mask(mask_dtype, {kLen});
     for (Operand* x : {&q, &k, &v}) x->Fill(random, -1, 1);
     // Keys from 64 on are hidden and contain NaN.
     Reals shown, poisoned = k.Read();
     for (int64_t j = 0; j < kLen; ++j) {
-      const Real hidden = mask_dtype == DType::kBool
-                              ? 0
-                              : -std::numeric_limits<Real>::infinity();
-      const Real seen = mask_dtype == DType::kBool ? 1 : 0;
+      const Real hidden =
+          mask_dtype == kBool ? 0 : -std::numeric_limits<Real>::infinity();
+      const Real seen = mask_dtype == kBool ? 1 : 0;
       shown.push_back(j < 64 ? seen : hidden);
       for (int64_t d = 0; d < 4; ++d) {
         if (j >= 64) {
@@ -169,8 +159,7 @@ TEST(AttentionTest, HiddenTilesAreSkipped) {
     args.mask = {mask.data(), mask_dtype, {0, 0, 0, 1}};
     Workspace workspace(Kernels().attention_workspace_bytes(args));
     args.workspace = workspace.data();
-    kernel_test::Run(
-        [&](KernelContext& context) { Kernels().attention(args, context); });
+    RunKernel(&KernelTable::attention, args);
     for (Real x : out.Read()) EXPECT_TRUE(std::isfinite(x));
   }
 }
@@ -219,7 +208,7 @@ TEST(AttentionTest, Slopes) {
 }
 
 TEST(AttentionTest, Dropout) {
-  for (DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBFloat16}) {
+  for (DType dtype : {kFloat32, kFloat64, kBFloat16}) {
     for (double p : {0.1, 0.5, 1.0}) {
       TestAttention({.batch = 2,
                      .q_len = 37,
@@ -250,7 +239,7 @@ TEST(AttentionTest, AllAtOnce) {
 }
 
 TEST(AttentionTest, LargeScoresDoNotOverflow) {
-  TestAttention({1, 66, 66, 1, 1, 16, DType::kFloat32, true, false, 12});
+  TestAttention({1, 66, 66, 1, 1, 16, kFloat32, true, false, 12});
 }
 
 TEST(AttentionTest, NoBatchAndNoHeads) {
@@ -260,8 +249,7 @@ TEST(AttentionTest, NoBatchAndNoHeads) {
   args.q_len = args.kv_len = 5;
   args.head_dim = 8;
   EXPECT_EQ(Kernels().attention_workspace_bytes(args), 0);
-  KernelContext& context = kernel_test::Context();
-  Kernels().attention(args, context);
+  RunKernel(&KernelTable::attention, args);
 }
 
 TEST(AttentionTest, ManySharesOfQueryTiles) {
@@ -269,4 +257,4 @@ TEST(AttentionTest, ManySharesOfQueryTiles) {
 }
 
 }  // namespace
-}  // namespace crosshatch
+}  // namespace crosshatch::kernel_test

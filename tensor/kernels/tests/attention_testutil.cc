@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "crosshatch/tensor/kernels/kernel_testutil.h"
-#include "crosshatch/tensor/kernels/reference/attention.h"
+#include "crosshatch/tensor/kernels/reference/reference.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch::kernel_test {
@@ -102,7 +102,7 @@ void TestAttention(const AttentionCase& c) {
   Operand mask(c.mask_dtype, mask_sizes);
   if (c.has_mask) {
     mask.Fill(random, -2, 2);
-    if (c.mask_dtype == DType::kBool) {
+    if (c.mask_dtype == kBool) {
       Reals seen;
       for (int64_t i = 0; i < mask.numel(); ++i) {
         seen.push_back(random.Below(4) > 0 ? 1 : 0);
@@ -219,7 +219,7 @@ void TestAttention(const AttentionCase& c) {
   // Probabilities below the smallest normal number flush to 0. Each is a factor
   // in at most this many terms of this size.
   const Real flushed =
-      std::ldexp(Real(1), c.dtype == DType::kFloat64 ? -1021 : -125) *
+      std::ldexp(Real(1), c.dtype == kFloat64 ? -1021 : -125) *
       static_cast<Real>((c.q_len + c.kv_len) * c.q_heads * c.dim) * 4 *
       std::pow(std::max(Real(1), Real(c.size)), 3);
   const auto check = [&](const Heads& actual, const Reals& values,

@@ -15,7 +15,7 @@ namespace crosshatch::kernel_test {
 /// A call of attention, forward and backward, with random inputs.
 struct AttentionCase {
   int64_t batch, q_len, kv_len, q_heads, kv_heads, dim;
-  DType dtype = DType::kFloat32;
+  DType dtype = kFloat32;
   bool causal = true;
   bool heads_first = false;  ///< Memory order [B, H, T, D].
   double size = 1;           ///< Of the inputs.
@@ -23,7 +23,7 @@ struct AttentionCase {
   /// The dims of a mask, of [batch, q_heads, q_len, kv_len]: bit 0 is the
   /// first. A bool mask allows three of four keys.
   uint32_t mask_dims = 0;
-  DType mask_dtype = DType::kBool;
+  DType mask_dtype = kBool;
   bool has_mask = false;
   /// Lengths of packed documents, in queries and keys alike; the rest attends
   /// to nothing. Every other batch row has them in reverse.

@@ -1,28 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/tensor/kernels/reference/matmul.h"
-
 #include <cmath>
 #include <sstream>
 
 #include "crosshatch/tensor/kernels/kernel_testutil.h"
+#include "crosshatch/tensor/kernels/reference/reference.h"
 #include "gtest/gtest.h"
 
-namespace crosshatch {
+namespace crosshatch::kernel_test {
 namespace {
-
-using kernel_test::ExpectWithin;
-using kernel_test::Gamma;
-using kernel_test::Kernels;
-using kernel_test::LayoutKind;
-using kernel_test::Operand;
-using kernel_test::Random;
-using kernel_test::Reals;
 
 struct Case {
   int64_t m, n, k;
   std::vector<int64_t> batch;
-  DType dtype = DType::kFloat32;
-  DType out_dtype = DType::kFloat32;
+  DType dtype = kFloat32;
+  DType out_dtype = kFloat32;
   LayoutKind a = LayoutKind::kContiguous;
   LayoutKind b = LayoutKind::kContiguous;
   LayoutKind out = LayoutKind::kContiguous;
@@ -53,7 +44,7 @@ void TestMatMul(const Case& c) {
   args.m = c.m;
   args.n = c.n;
   args.k = c.k;
-  args.batch = kernel_test::ShapeOf(c.batch);
+  args.batch = ShapeOf(c.batch);
   const int nb = args.batch.ndim;
   args.a = {a.data(), a.stride(nb), a.stride(nb + 1)};
   args.b = {b.data(), b.stride(nb), b.stride(nb + 1)};
@@ -68,18 +59,16 @@ void TestMatMul(const Case& c) {
   args.alpha = c.alpha;
   args.beta = c.beta;
   if (c.bias) args.bias = bias.data();
-  kernel_test::Workspace workspace(Kernels().matmul_workspace_bytes(args));
+  Workspace workspace(Kernels().matmul_workspace_bytes(args));
   args.workspace = workspace.data();
-  const reference::Products expected = reference::MatMul(args);
+  const reference::Sums expected = reference::MatMul(args);
   std::ostringstream what;
   what << "matmul (" << c.m << ", " << c.k << ") by (" << c.k << ", " << c.n
        << ") of " << Name(c.dtype) << " to " << Name(c.out_dtype) << " batch "
        << args.batch.ndim << " layouts " << static_cast<int>(c.a)
        << static_cast<int>(c.b) << static_cast<int>(c.out) << " alpha "
        << c.alpha << " beta " << c.beta << (c.bias ? " with a bias" : "");
-  kernel_test::RunAllWays(
-      {&out}, [&](KernelContext& context) { Kernels().matmul(args, context); },
-      what.str());
+  RunAllWays(&KernelTable::matmul, args, {&out}, what.str());
   Reals bounds = expected.magnitudes;
   for (auto& bound : bounds) bound *= Gamma(c.dtype, c.k + 4);
   if (c.bias && SizeOf(c.out_dtype) == 2) {
@@ -94,7 +83,7 @@ void TestMatMul(const Case& c) {
 }
 
 TEST(MatMulTest, AllSizes) {
-  for (DType dtype : {DType::kFloat32, DType::kFloat64}) {
+  for (DType dtype : {kFloat32, kFloat64}) {
     for (int64_t m : {0, 1, 2, 5, 31, 64, 127}) {
       for (int64_t n : {0, 1, 3, 7, 64, 127}) {
         for (int64_t k : {0, 1, 2, 13, 64}) {
@@ -106,7 +95,7 @@ TEST(MatMulTest, AllSizes) {
 }
 
 TEST(MatMulTest, AllLayoutsAlphaAndBeta) {
-  for (DType dtype : kernel_test::kFloatDTypes) {
+  for (DType dtype : kFloatDTypes) {
     for (LayoutKind a : {LayoutKind::kContiguous, LayoutKind::kTransposed,
                          LayoutKind::kPadded, LayoutKind::kBroadcastInner}) {
       for (LayoutKind b : {LayoutKind::kContiguous, LayoutKind::kTransposed,
@@ -127,14 +116,14 @@ TEST(MatMulTest, AllLayoutsAlphaAndBeta) {
 }
 
 TEST(MatMulTest, SixteenBitToFloat) {
-  for (DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+  for (DType dtype : {kBFloat16, kFloat16}) {
     for (double beta : {0.0, 1.0, 2.0}) {
       TestMatMul({31,
                   64,
                   127,
                   {},
                   dtype,
-                  DType::kFloat32,
+                  kFloat32,
                   LayoutKind::kContiguous,
                   LayoutKind::kTransposed,
                   LayoutKind::kContiguous,
@@ -145,7 +134,7 @@ TEST(MatMulTest, SixteenBitToFloat) {
 }
 
 TEST(MatMulTest, Biases) {
-  for (DType dtype : kernel_test::kFloatDTypes) {
+  for (DType dtype : kFloatDTypes) {
     for (const std::vector<int64_t>& batch :
          {std::vector<int64_t>{}, {3}, {2, 5}, {0}}) {
       for (LayoutKind out : {LayoutKind::kContiguous, LayoutKind::kTransposed,
@@ -163,7 +152,7 @@ TEST(MatMulTest, Biases) {
                 3,
                 {},
                 dtype,
-                DType::kFloat64 == dtype ? dtype : DType::kFloat32,
+                kFloat64 == dtype ? dtype : kFloat32,
                 LayoutKind::kContiguous,
                 LayoutKind::kContiguous,
                 LayoutKind::kContiguous,
@@ -174,7 +163,7 @@ TEST(MatMulTest, Biases) {
 }
 
 TEST(MatMulTest, Batches) {
-  for (DType dtype : kernel_test::kFloatDTypes) {
+  for (DType dtype : kFloatDTypes) {
     for (const std::vector<int64_t>& batch :
          {std::vector<int64_t>{3}, {2, 5}, {2, 1, 3}, {0}, {4, 0}}) {
       TestMatMul({5, 7, 13, batch, dtype, dtype});
@@ -188,11 +177,10 @@ TEST(MatMulTest, Batches) {
 
 TEST(MatMulTest, SharedMatrixOfABatch) {
   Random random(4);
-  Operand a(DType::kFloat32, {6, 40, 24}), b(DType::kFloat32, {24, 32});
+  Operand a(kFloat32, {6, 40, 24}), b(kFloat32, {24, 32});
   a.Fill(random, -1, 1);
   b.Fill(random, -1, 1);
-  Operand batched(DType::kFloat32, {6, 40, 32}),
-      tall(DType::kFloat32, {240, 32});
+  Operand batched(kFloat32, {6, 40, 32}), tall(kFloat32, {240, 32});
   MatMulArgs args;
   args.m = 40;
   args.n = 32;
@@ -201,13 +189,12 @@ TEST(MatMulTest, SharedMatrixOfABatch) {
   args.a = {a.data(), 24, 1, {40 * 24}};
   args.b = {b.data(), 32, 1, {0}};
   args.out = {batched.data(), 32, 1, {40 * 32}};
-  KernelContext& context = kernel_test::Context();
   EXPECT_EQ(Kernels().matmul_workspace_bytes(args), 0);
-  Kernels().matmul(args, context);
+  RunKernel(&KernelTable::matmul, args);
   args.batch = {};
   args.m = 240;
   args.out.data = tall.data();
-  Kernels().matmul(args, context);
+  RunKernel(&KernelTable::matmul, args);
   EXPECT_EQ(batched.Read(), tall.Read());
 }
 
@@ -217,8 +204,8 @@ TEST(MatMulTest, LargeEnoughForManyPieces) {
               300,
               129,
               {},
-              DType::kFloat32,
-              DType::kFloat32,
+              kFloat32,
+              kFloat32,
               LayoutKind::kTransposed,
               LayoutKind::kTransposed,
               LayoutKind::kTransposed,
@@ -228,12 +215,12 @@ TEST(MatMulTest, LargeEnoughForManyPieces) {
               130,
               64,
               {},
-              DType::kBFloat16,
-              DType::kBFloat16,
+              kBFloat16,
+              kBFloat16,
               LayoutKind::kContiguous,
               LayoutKind::kTransposed});
-  TestMatMul({70, 5, 20000, {}, DType::kBFloat16, DType::kFloat32});
+  TestMatMul({70, 5, 20000, {}, kBFloat16, kFloat32});
 }
 
 }  // namespace
-}  // namespace crosshatch
+}  // namespace crosshatch::kernel_test

@@ -1,28 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/tensor/kernels/reference/pointwise.h"
-
 #include <cmath>
 #include <limits>
 #include <sstream>
 #include <string>
 
 #include "crosshatch/tensor/kernels/kernel_testutil.h"
+#include "crosshatch/tensor/kernels/reference/reference.h"
 #include "gtest/gtest.h"
 
-namespace crosshatch {
+namespace crosshatch::kernel_test {
 namespace {
 
-using kernel_test::ExpectWithin;
-using kernel_test::Gamma;
-using kernel_test::Kernels;
-using kernel_test::LayoutKind;
-using kernel_test::Operand;
-using kernel_test::Random;
-using kernel_test::Real;
-using kernel_test::Reals;
-
 constexpr Real kInf = std::numeric_limits<Real>::infinity();
-constexpr Real kNan = std::numeric_limits<Real>::quiet_NaN();
+constexpr Real kNaN = std::numeric_limits<Real>::quiet_NaN();
 
 std::string Describe(const char* op, int index, DType dtype,
                      const std::vector<int64_t>& sizes, LayoutKind a,
@@ -45,17 +35,17 @@ Real UnaryBound(UnaryOp op, DType dtype, Real a, Real expected) {
     case UnaryOp::kErf:
     case UnaryOp::kPowScalar:
       return Gamma(dtype, 16) * std::abs(expected) +
-             reference::Smallest(kernel_test::ComputeDType(dtype));
+             reference::Smallest(ComputeDType(dtype));
     case UnaryOp::kGelu:
       // The sigmoid's argument has an error of a few roundings, and its value
       // that times the argument.
       return Gamma(dtype, 16) * std::abs(expected) *
                  (1 + std::abs(reference::GeluArgument(a))) +
-             reference::Smallest(kernel_test::ComputeDType(dtype));
+             reference::Smallest(ComputeDType(dtype));
     case UnaryOp::kGeluExact:
       // The probability has an absolute error of a few roundings of 1.
       return Gamma(dtype, 16) * std::abs(a) +
-             reference::Smallest(kernel_test::ComputeDType(dtype));
+             reference::Smallest(ComputeDType(dtype));
     case UnaryOp::kAddScalar:
     case UnaryOp::kScalarMinus:
     case UnaryOp::kMulScalar:
@@ -76,17 +66,17 @@ Real BinaryBound(BinaryOp op, DType dtype, Real a, Real b, Real expected) {
       return Gamma(dtype, 16) * std::abs(expected);
     case BinaryOp::kSiluBackward:
       return Gamma(dtype, 40) * std::abs(a) * s * (1 + std::abs(b)) +
-             reference::Smallest(kernel_test::ComputeDType(dtype));
+             reference::Smallest(ComputeDType(dtype));
     case BinaryOp::kGeluBackward: {
       const Real argument = reference::GeluArgument(b);
       const Real g = reference::Sigmoid(argument);
       return Gamma(dtype, 40) * std::abs(a) * g *
                  (1 + std::abs(b) * (2 + b * b)) * (1 + std::abs(argument)) +
-             reference::Smallest(kernel_test::ComputeDType(dtype));
+             reference::Smallest(ComputeDType(dtype));
     }
     case BinaryOp::kGeluExactBackward:
       return Gamma(dtype, 40) * std::abs(a) * (1 + std::abs(b)) +
-             reference::Smallest(kernel_test::ComputeDType(dtype));
+             reference::Smallest(ComputeDType(dtype));
     case BinaryOp::kTanhBackward:
     case BinaryOp::kSigmoidBackward:
       return Gamma(dtype, 4) * std::abs(a) * (1 + b * b);
@@ -115,7 +105,7 @@ void TestUnary(UnaryOp op, DType dtype, const std::vector<int64_t>& sizes,
   Random random(static_cast<uint64_t>(op) * 100 + sizes.size());
   const bool positive = op == UnaryOp::kLog || op == UnaryOp::kSqrt ||
                         op == UnaryOp::kRsqrt || op == UnaryOp::kPowScalar ||
-                        op == UnaryOp::kReciprocal || dtype == DType::kUInt16;
+                        op == UnaryOp::kReciprocal || dtype == kUInt16;
   Operand a(dtype, sizes, a_layout);
   a.Fill(random, positive ? 0.125 : -6, 6);
   Operand out(dtype, sizes, out_layout);
@@ -130,9 +120,7 @@ void TestUnary(UnaryOp op, DType dtype, const std::vector<int64_t>& sizes,
   args.mode = mode;
   const std::string what = Describe("unary", static_cast<int>(op), dtype, sizes,
                                     a_layout, out_layout);
-  kernel_test::RunAllWays(
-      {&out}, [&](KernelContext& context) { Kernels().unary(args, context); },
-      what);
+  RunAllWays(&KernelTable::unary, args, {&out}, what);
   Reals expected, bounds;
   const Reals values = a.Read();
   for (size_t i = 0; i < values.size(); ++i) {
@@ -152,7 +140,7 @@ void TestUnary(UnaryOp op, DType dtype, const std::vector<int64_t>& sizes,
 
 TEST(PointwiseTest, UnaryOpsMatchTheReference) {
   for (int op = 0; op < static_cast<int>(UnaryOp::kNot); ++op) {
-    for (DType dtype : kernel_test::kFloatDTypes) {
+    for (DType dtype : kFloatDTypes) {
       for (const auto& sizes : Shapes()) {
         TestUnary(static_cast<UnaryOp>(op), dtype, sizes,
                   LayoutKind::kContiguous, LayoutKind::kContiguous,
@@ -164,18 +152,18 @@ TEST(PointwiseTest, UnaryOpsMatchTheReference) {
 
 TEST(PointwiseTest, UnaryOpsOfIntegersAreExact) {
   for (int op = 0; op < static_cast<int>(UnaryOp::kExp); ++op) {
-    for (DType dtype : {DType::kInt32, DType::kInt64}) {
+    for (DType dtype : {kInt32, kInt64}) {
       TestUnary(static_cast<UnaryOp>(op), dtype, {5, 7, 3},
                 LayoutKind::kTransposed, LayoutKind::kPadded,
                 WriteMode::kOverwrite);
     }
   }
-  TestUnary(UnaryOp::kNot, DType::kBool, {130, 9}, LayoutKind::kContiguous,
+  TestUnary(UnaryOp::kNot, kBool, {130, 9}, LayoutKind::kContiguous,
             LayoutKind::kTransposed, WriteMode::kOverwrite);
 }
 
 TEST(PointwiseTest, UnaryOpsTakeAnyStrides) {
-  for (DType dtype : kernel_test::kFloatDTypes) {
+  for (DType dtype : kFloatDTypes) {
     for (const auto& sizes : Shapes()) {
       for (LayoutKind in : kInLayouts) {
         for (LayoutKind out : kOutLayouts) {
@@ -191,10 +179,10 @@ TEST(PointwiseTest, UnaryOpsTakeAnyStrides) {
 
 // Includes values near the limits of exp and similar functions.
 TEST(PointwiseTest, SpecialValues) {
-  const Reals values = {0,    -0.0L, kInf,  -kInf, kNan,   1,      -1,
+  const Reals values = {0,    -0.0L, kInf,  -kInf, kNaN,   1,      -1,
                         88.5, 88.8,  -87.5, -90,   -103.9, -104.5, 1e-30L,
                         3e38, -3e38, 709,   710,   -745,   -746,   1e-42L};
-  for (DType dtype : {DType::kFloat32, DType::kFloat64}) {
+  for (DType dtype : {kFloat32, kFloat64}) {
     for (UnaryOp op :
          {UnaryOp::kExp, UnaryOp::kLog, UnaryOp::kTanh, UnaryOp::kSigmoid,
           UnaryOp::kSqrt, UnaryOp::kRsqrt, UnaryOp::kRelu, UnaryOp::kSign,
@@ -208,8 +196,7 @@ TEST(PointwiseTest, SpecialValues) {
       args.a = a.in();
       args.out = out.out();
       args.scalar = 0.5;
-      KernelContext& context = kernel_test::Context();
-      Kernels().unary(args, context);
+      RunKernel(&KernelTable::unary, args);
       const Reals read = a.Read();
       Reals expected, bounds;
       for (Real x : read) {
@@ -221,7 +208,7 @@ TEST(PointwiseTest, SpecialValues) {
       // A sigmoid of -104 is denormal: 1 / (1 + inf) gives 0.
       if (op == UnaryOp::kSigmoid) {
         for (Real& bound : bounds)
-          bound += dtype == DType::kFloat32 ? 3e-39L : 1e-307L;
+          bound += dtype == kFloat32 ? 3e-39L : 1e-307L;
       }
       ExpectWithin(out.Read(), expected, bounds, dtype,
                    "special values of unary " +
@@ -240,7 +227,7 @@ void TestBinary(BinaryOp op, DType dtype, const std::vector<int64_t>& sizes,
   Operand a(dtype, sizes, a_layout), b(dtype, sizes, b_layout);
   a.Fill(random, positive ? 0.125 : -4, 4);
   b.Fill(random, positive ? (IsFloatingPoint(dtype) ? 0.125 : 1) : -4, 4);
-  Operand out(compares ? DType::kBool : dtype, sizes, out_layout);
+  Operand out(compares ? kBool : dtype, sizes, out_layout);
   if (mode == WriteMode::kAccumulate) out.Fill(random, 0, 4);
   const Reals old = out.Read();
   BinaryArgs args;
@@ -254,9 +241,7 @@ void TestBinary(BinaryOp op, DType dtype, const std::vector<int64_t>& sizes,
   const std::string what = Describe("binary", static_cast<int>(op), dtype,
                                     sizes, a_layout, out_layout) +
                            ", b " + std::to_string(static_cast<int>(b_layout));
-  kernel_test::RunAllWays(
-      {&out}, [&](KernelContext& context) { Kernels().binary(args, context); },
-      what);
+  RunAllWays(&KernelTable::binary, args, {&out}, what);
   const Reals va = a.Read(), vb = b.Read();
   Reals expected, bounds;
   for (size_t i = 0; i < va.size(); ++i) {
@@ -277,7 +262,7 @@ void TestBinary(BinaryOp op, DType dtype, const std::vector<int64_t>& sizes,
 
 TEST(PointwiseTest, BinaryOpsMatchTheReference) {
   for (int op = 0; op <= static_cast<int>(BinaryOp::kGreaterEqual); ++op) {
-    for (DType dtype : kernel_test::kFloatDTypes) {
+    for (DType dtype : kFloatDTypes) {
       for (const auto& sizes : Shapes()) {
         TestBinary(static_cast<BinaryOp>(op), dtype, sizes,
                    LayoutKind::kContiguous, LayoutKind::kContiguous,
@@ -293,21 +278,21 @@ TEST(PointwiseTest, BinaryOpsOfIntegersAreExact) {
         BinaryOp::kMax, BinaryOp::kMin, BinaryOp::kEqual, BinaryOp::kNotEqual,
         BinaryOp::kLess, BinaryOp::kLessEqual, BinaryOp::kGreater,
         BinaryOp::kGreaterEqual}) {
-    for (DType dtype : {DType::kInt32, DType::kInt64}) {
+    for (DType dtype : {kInt32, kInt64}) {
       TestBinary(op, dtype, {130, 9}, LayoutKind::kTransposed,
                  LayoutKind::kBroadcastInner, LayoutKind::kContiguous,
                  WriteMode::kOverwrite);
     }
   }
   for (BinaryOp op : {BinaryOp::kAnd, BinaryOp::kOr, BinaryOp::kEqual}) {
-    TestBinary(op, DType::kBool, {5, 7, 3}, LayoutKind::kTransposed,
+    TestBinary(op, kBool, {5, 7, 3}, LayoutKind::kTransposed,
                LayoutKind::kContiguous, LayoutKind::kContiguous,
                WriteMode::kOverwrite);
   }
 }
 
 TEST(PointwiseTest, BinaryOpsTakeAnyStrides) {
-  for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+  for (DType dtype : {kFloat32, kBFloat16}) {
     for (const auto& sizes : Shapes()) {
       for (LayoutKind a : kInLayouts) {
         for (LayoutKind b : kInLayouts) {
@@ -324,8 +309,8 @@ TEST(PointwiseTest, BinaryOpsTakeAnyStrides) {
 }
 
 TEST(PointwiseTest, BinaryOpsOfSpecialValues) {
-  const Reals values = {0, -0.0L, 1, kInf, -kInf, kNan};
-  for (DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBFloat16}) {
+  const Reals values = {0, -0.0L, 1, kInf, -kInf, kNaN};
+  for (DType dtype : {kFloat32, kFloat64, kBFloat16}) {
     for (BinaryOp op :
          {BinaryOp::kAdd, BinaryOp::kMul, BinaryOp::kMax, BinaryOp::kMin,
           BinaryOp::kEqual, BinaryOp::kNotEqual, BinaryOp::kLess,
@@ -337,15 +322,14 @@ TEST(PointwiseTest, BinaryOpsOfSpecialValues) {
       b.Set(values);
       const bool compares =
           op >= BinaryOp::kEqual && op <= BinaryOp::kGreaterEqual;
-      Operand out(compares ? DType::kBool : dtype, {n, n});
+      Operand out(compares ? kBool : dtype, {n, n});
       BinaryArgs args;
       args.op = op;
       args.shape = out.shape();
       args.a = {a.data(), dtype, {1, 0}};
       args.b = {b.data(), dtype, {0, 1}};
       args.out = out.out();
-      KernelContext& context = kernel_test::Context();
-      Kernels().binary(args, context);
+      RunKernel(&KernelTable::binary, args);
       Reals expected;
       for (Real x : values) {
         for (Real y : values) {
@@ -360,15 +344,15 @@ TEST(PointwiseTest, BinaryOpsOfSpecialValues) {
 }
 
 TEST(PointwiseTest, LargeOperandsSplitAmongThreads) {
-  TestBinary(BinaryOp::kAdd, DType::kFloat32, {1000, 333},
-             LayoutKind::kContiguous, LayoutKind::kBroadcastOuter,
-             LayoutKind::kContiguous, WriteMode::kOverwrite);
-  TestUnary(UnaryOp::kGelu, DType::kBFloat16, {100003}, LayoutKind::kContiguous,
+  TestBinary(BinaryOp::kAdd, kFloat32, {1000, 333}, LayoutKind::kContiguous,
+             LayoutKind::kBroadcastOuter, LayoutKind::kContiguous,
+             WriteMode::kOverwrite);
+  TestUnary(UnaryOp::kGelu, kBFloat16, {100003}, LayoutKind::kContiguous,
             LayoutKind::kContiguous, WriteMode::kAccumulate);
 }
 
 TEST(PointwiseTest, IntegersWrap) {
-  Operand a(DType::kInt64, {3}), out(DType::kInt64, {3});
+  Operand a(kInt64, {3}), out(kInt64, {3});
   const int64_t low = std::numeric_limits<int64_t>::min();
   const int64_t high = std::numeric_limits<int64_t>::max();
   static_cast<int64_t*>(a.data())[0] = low;
@@ -379,15 +363,14 @@ TEST(PointwiseTest, IntegersWrap) {
   args.a = a.in();
   args.b = a.in();
   args.out = out.out();
-  KernelContext& context = kernel_test::Context();
   const auto* result = static_cast<const int64_t*>(out.data());
-  Kernels().binary(args, context);
+  RunKernel(&KernelTable::binary, args);
   EXPECT_EQ(result[0], 0);
   EXPECT_EQ(result[1], -2);
   args.op = BinaryOp::kDiv;
   args.b.data = static_cast<const int64_t*>(a.data()) + 2;
   args.b.strides[0] = 0;
-  Kernels().binary(args, context);
+  RunKernel(&KernelTable::binary, args);
   EXPECT_EQ(result[0], low);
   EXPECT_EQ(result[1], -high);
   EXPECT_EQ(result[2], 1);
@@ -395,9 +378,9 @@ TEST(PointwiseTest, IntegersWrap) {
 
 TEST(PointwiseTest, MixedFloatsAndInPlace) {
   Random random(3);
-  Operand a(DType::kFloat32, {1000});
+  Operand a(kFloat32, {1000});
   a.Fill(random, -2, 2);
-  Operand b(DType::kBFloat16, {1000});
+  Operand b(kBFloat16, {1000});
   b.Fill(random, -2, 2);
   const Reals va = a.Read(), vb = b.Read();
   BinaryArgs args;
@@ -406,20 +389,19 @@ TEST(PointwiseTest, MixedFloatsAndInPlace) {
   args.a = a.in();
   args.b = b.in();
   args.out = a.out();
-  KernelContext& context = kernel_test::Context();
-  Kernels().binary(args, context);
+  RunKernel(&KernelTable::binary, args);
   Reals expected;
   for (size_t i = 0; i < va.size(); ++i) expected.push_back(va[i] * vb[i]);
-  ExpectWithin(a.Read(), expected, Reals(va.size(), 0), DType::kFloat32,
+  ExpectWithin(a.Read(), expected, Reals(va.size(), 0), kFloat32,
                "in place f32 *= bf16");
 }
 
 TEST(PointwiseTest, WhereSelects) {
-  for (DType dtype : kernel_test::kAllDTypes) {
+  for (DType dtype : kAllDTypes) {
     for (LayoutKind layout : kInLayouts) {
       Random random(11);
       const std::vector<int64_t> sizes = {5, 7, 3};
-      Operand condition(DType::kBool, sizes, layout);
+      Operand condition(kBool, sizes, layout);
       condition.Fill(random, 0, 1);
       Operand a(dtype, sizes), b(dtype, sizes, LayoutKind::kTransposed);
       a.Fill(random, 0, 100);
@@ -427,10 +409,7 @@ TEST(PointwiseTest, WhereSelects) {
       Operand out(dtype, sizes, LayoutKind::kPadded);
       const WhereArgs args = {a.shape(), condition.in(), a.in(), b.in(),
                               out.out()};
-      kernel_test::RunAllWays(
-          {&out},
-          [&](KernelContext& context) { Kernels().where(args, context); },
-          "where");
+      RunAllWays(&KernelTable::where, args, {&out}, "where");
       const Reals c = condition.Read(), va = a.Read(), vb = b.Read();
       Reals expected;
       for (size_t i = 0; i < c.size(); ++i) {
@@ -442,7 +421,7 @@ TEST(PointwiseTest, WhereSelects) {
 }
 
 TEST(PointwiseTest, SiluMulAndItsGradients) {
-  for (DType dtype : kernel_test::kFloatDTypes) {
+  for (DType dtype : kFloatDTypes) {
     for (const auto& sizes : Shapes()) {
       Random random(5);
       Operand gate(dtype, sizes, LayoutKind::kPadded), up(dtype, sizes),
@@ -455,7 +434,7 @@ TEST(PointwiseTest, SiluMulAndItsGradients) {
       const SiluMulArgs forward = {gate.shape(), gate.in(), up.in(), out.out()};
       const SiluMulBackwardArgs backward = {
           gate.shape(), grad.in(), gate.in(), up.in(), dgate.out(), dup.out()};
-      kernel_test::RunAllWays(
+      RunAllWays(
           {&out, &dgate, &dup},
           [&](KernelContext& context) {
             Kernels().silu_mul(forward, context);
@@ -482,4 +461,4 @@ TEST(PointwiseTest, SiluMulAndItsGradients) {
 }
 
 }  // namespace
-}  // namespace crosshatch
+}  // namespace crosshatch::kernel_test

@@ -1,25 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/tensor/kernels/reference/reduce.h"
-
 #include <cmath>
 #include <limits>
 #include <sstream>
 
 #include "crosshatch/tensor/kernels/kernel_testutil.h"
+#include "crosshatch/tensor/kernels/reference/reference.h"
 #include "gtest/gtest.h"
 
-namespace crosshatch {
+namespace crosshatch::kernel_test {
 namespace {
-
-using kernel_test::AllOrFew;
-using kernel_test::ExpectWithin;
-using kernel_test::Gamma;
-using kernel_test::Kernels;
-using kernel_test::LayoutKind;
-using kernel_test::Operand;
-using kernel_test::Random;
-using kernel_test::Real;
-using kernel_test::Reals;
 
 int64_t CeilLog2(int64_t n) {
   int64_t log = 0;
@@ -66,12 +55,9 @@ void TestReduce(ReduceKind kind, DType dtype, DType out_dtype,
   const bool is_arg =
       kind == ReduceKind::kArgMax || kind == ReduceKind::kArgMin;
   if (is_arg && expected.terms == 0) return;
-  kernel_test::RunAllWays(
-      {&out}, [&](KernelContext& context) { Kernels().reduce(args, context); },
-      what.str());
-  const DType compute = out_dtype == DType::kFloat64 || dtype == DType::kFloat64
-                            ? DType::kFloat64
-                            : DType::kFloat32;
+  RunAllWays(&KernelTable::reduce, args, {&out}, what.str());
+  const DType compute =
+      out_dtype == kFloat64 || dtype == kFloat64 ? kFloat64 : kFloat32;
   Reals bounds;
   for (size_t i = 0; i < expected.values.size(); ++i) {
     Real& value = expected.values[i];
@@ -112,14 +98,13 @@ constexpr ReduceKind kKinds[] = {
 };
 
 DType OutDType(ReduceKind kind, DType dtype) {
-  return kind == ReduceKind::kArgMax || kind == ReduceKind::kArgMin
-             ? DType::kInt64
-             : dtype;
+  return kind == ReduceKind::kArgMax || kind == ReduceKind::kArgMin ? kInt64
+                                                                    : dtype;
 }
 
 TEST(ReduceTest, AllKindsMatchTheReference) {
   for (ReduceKind kind : kKinds) {
-    for (DType dtype : kernel_test::kFloatDTypes) {
+    for (DType dtype : kFloatDTypes) {
       for (int64_t n : {0, 1, 2, 3, 5, 7, 13, 31, 64, 127, 1025, 5000}) {
         TestReduce(kind, dtype, OutDType(kind, dtype), {n}, 1,
                    LayoutKind::kContiguous);
@@ -134,7 +119,7 @@ TEST(ReduceTest, AllKindsMatchTheReference) {
 
 TEST(ReduceTest, AnyDimsAndStrides) {
   for (ReduceKind kind : kKinds) {
-    for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (DType dtype : {kFloat32, kBFloat16}) {
       for (const std::vector<int64_t>& sizes : AllOrFew<std::vector<int64_t>>(
                {{5, 7, 3},
                 {2, 3, 5, 7},
@@ -158,50 +143,49 @@ TEST(ReduceTest, AnyDimsAndStrides) {
 TEST(ReduceTest, WiderOutputsAndAccumulation) {
   for (ReduceKind kind :
        {ReduceKind::kSum, ReduceKind::kMean, ReduceKind::kSumOfSquares}) {
-    for (DType out : {DType::kFloat32, DType::kFloat64}) {
+    for (DType out : {kFloat32, kFloat64}) {
       for (WriteMode mode : {WriteMode::kOverwrite, WriteMode::kAccumulate}) {
-        TestReduce(kind, DType::kBFloat16, out, {70, 200}, 1,
-                   LayoutKind::kContiguous, mode);
-        TestReduce(kind, DType::kFloat32, out, {70, 200}, 2,
-                   LayoutKind::kTransposed, mode);
-        TestReduce(kind, DType::kFloat32, out, {70, 200}, 3,
-                   LayoutKind::kContiguous, mode);
+        TestReduce(kind, kBFloat16, out, {70, 200}, 1, LayoutKind::kContiguous,
+                   mode);
+        TestReduce(kind, kFloat32, out, {70, 200}, 2, LayoutKind::kTransposed,
+                   mode);
+        TestReduce(kind, kFloat32, out, {70, 200}, 3, LayoutKind::kContiguous,
+                   mode);
       }
     }
   }
 }
 
 TEST(ReduceTest, LargeInputsSplitAmongThreads) {
-  TestReduce(ReduceKind::kSum, DType::kFloat32, DType::kFloat32, {300001}, 1,
+  TestReduce(ReduceKind::kSum, kFloat32, kFloat32, {300001}, 1,
              LayoutKind::kContiguous);
-  TestReduce(ReduceKind::kSumOfSquares, DType::kFloat32, DType::kFloat64,
-             {700, 401}, 3, LayoutKind::kPadded);
-  TestReduce(ReduceKind::kSum, DType::kFloat32, DType::kFloat32, {1500, 301}, 1,
+  TestReduce(ReduceKind::kSumOfSquares, kFloat32, kFloat64, {700, 401}, 3,
+             LayoutKind::kPadded);
+  TestReduce(ReduceKind::kSum, kFloat32, kFloat32, {1500, 301}, 1,
              LayoutKind::kContiguous);
-  TestReduce(ReduceKind::kMax, DType::kFloat32, DType::kFloat32, {301, 1500}, 2,
+  TestReduce(ReduceKind::kMax, kFloat32, kFloat32, {301, 1500}, 2,
              LayoutKind::kContiguous);
 }
 
 TEST(ReduceTest, Integers) {
   for (ReduceKind kind : kKinds) {
-    for (DType dtype : {DType::kInt32, DType::kInt64}) {
+    for (DType dtype : {kInt32, kInt64}) {
       for (uint32_t mask = 0; mask < 4; ++mask) {
         TestReduce(kind, dtype, OutDType(kind, dtype), {40, 33}, mask,
                    LayoutKind::kContiguous);
       }
     }
   }
-  TestReduce(ReduceKind::kSum, DType::kBool, DType::kInt64, {300, 7}, 1,
+  TestReduce(ReduceKind::kSum, kBool, kInt64, {300, 7}, 1,
              LayoutKind::kTransposed);
-  TestReduce(ReduceKind::kMax, DType::kBool, DType::kBool, {30, 7}, 2,
+  TestReduce(ReduceKind::kMax, kBool, kBool, {30, 7}, 2,
              LayoutKind::kContiguous);
 }
 
 TEST(ReduceTest, ExtremesOfNothingAreLimitsOfTheDType) {
   for (ReduceKind kind : {ReduceKind::kMax, ReduceKind::kMin}) {
-    for (DType dtype : {DType::kInt32, DType::kInt64, DType::kUInt16,
-                        DType::kBool, DType::kFloat32, DType::kFloat64,
-                        DType::kFloat16, DType::kBFloat16}) {
+    for (DType dtype : {kInt32, kInt64, kUInt16, kBool, kFloat32, kFloat64,
+                        kFloat16, kBFloat16}) {
       for (int64_t outputs : {0, 1, 3, 9, 40}) {
         Operand in(dtype, {0, outputs});
         Operand out(dtype, {outputs});
@@ -212,14 +196,11 @@ TEST(ReduceTest, ExtremesOfNothingAreLimitsOfTheDType) {
         args.in = in.in();
         args.out = out.out();
         args.out.strides[1] = args.out.strides[0];
-        kernel_test::RunAllWays(
-            {&out},
-            [&](KernelContext& context) { Kernels().reduce(args, context); },
-            Name(dtype));
+        RunAllWays(&KernelTable::reduce, args, {&out}, Name(dtype));
         // Infinity converts to the nearest limit, except for bool.
         const Real infinity = std::numeric_limits<Real>::infinity();
         Operand limit(dtype, {1});
-        limit.Set({dtype == DType::kBool      ? Real(kind == ReduceKind::kMin)
+        limit.Set({dtype == kBool             ? Real(kind == ReduceKind::kMin)
                    : kind == ReduceKind::kMax ? -infinity
                                               : infinity});
         for (Real value : out.Read()) {
@@ -232,32 +213,31 @@ TEST(ReduceTest, ExtremesOfNothingAreLimitsOfTheDType) {
 
 TEST(ReduceTest, NanWins) {
   for (int64_t position : {0, 5, 40, 1500}) {
-    Operand in(DType::kFloat32, {2000});
+    Operand in(kFloat32, {2000});
     Reals values(2000, 1);
     values[static_cast<size_t>(position)] =
         std::numeric_limits<Real>::quiet_NaN();
     values[1999] = std::numeric_limits<Real>::infinity();
     in.Set(values);
     for (ReduceKind kind : {ReduceKind::kMax, ReduceKind::kMin}) {
-      Operand out(DType::kFloat32, {});
+      Operand out(kFloat32, {});
       ReduceArgs args;
       args.kind = kind;
       args.shape = in.shape();
       args.reduced = 1;
       args.in = in.in();
       args.out = out.out();
-      KernelContext& context = kernel_test::Context();
-      Kernels().reduce(args, context);
+      RunKernel(&KernelTable::reduce, args);
       EXPECT_TRUE(std::isnan(out.Read()[0]));
-      Operand index(DType::kInt64, {});
+      Operand index(kInt64, {});
       args.kind =
           kind == ReduceKind::kMax ? ReduceKind::kArgMax : ReduceKind::kArgMin;
       args.out = index.out();
-      Kernels().reduce(args, context);
+      RunKernel(&KernelTable::reduce, args);
       EXPECT_EQ(index.Read()[0], static_cast<Real>(position));
     }
   }
 }
 
 }  // namespace
-}  // namespace crosshatch
+}  // namespace crosshatch::kernel_test

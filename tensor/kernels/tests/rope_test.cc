@@ -6,19 +6,11 @@
 #include "crosshatch/tensor/kernels/kernel_testutil.h"
 #include "gtest/gtest.h"
 
-namespace crosshatch {
+namespace crosshatch::kernel_test {
 namespace {
 
-using kernel_test::ExpectWithin;
-using kernel_test::Gamma;
-using kernel_test::Kernels;
-using kernel_test::Operand;
-using kernel_test::Random;
-using kernel_test::Real;
-using kernel_test::Reals;
-
 struct Tables {
-  kernel_test::DeviceVector<float> cos, sin;
+  DeviceVector<float> cos, sin;
 };
 /// \param time rows, of one table or of several
 Tables MakeTables(int64_t time, int64_t half) {
@@ -55,9 +47,7 @@ void TestRope(DType dtype, std::vector<int64_t> sizes, bool inverse,
                          dtype,
                          inverse,
                          own_tables ? sizes[1] * half : 0};
-  kernel_test::RunAllWays(
-      {&target}, [&](KernelContext& context) { Kernels().rope(args, context); },
-      "rope");
+  RunAllWays(&KernelTable::rope, args, {&target}, "rope");
   Reals expected, bounds;
   for (size_t i = 0; i < values.size(); ++i) {
     const auto at = static_cast<int64_t>(i);
@@ -78,7 +68,7 @@ void TestRope(DType dtype, std::vector<int64_t> sizes, bool inverse,
 }
 
 TEST(RopeTest, RotatesHalves) {
-  for (DType dtype : kernel_test::kFloatDTypes) {
+  for (DType dtype : kFloatDTypes) {
     for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{2, 5, 3, 8},
                                               {1, 1, 1, 2},
                                               {1, 7, 2, 26},
@@ -96,7 +86,7 @@ TEST(RopeTest, RotatesHalves) {
 }
 
 TEST(RopeTest, RowsMayHaveTablesOfTheirOwn) {
-  for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+  for (DType dtype : {kFloat32, kBFloat16}) {
     TestRope(dtype, {3, 5, 2, 8}, false, false, /*own_tables=*/true);
     TestRope(dtype, {2, 3, 2, 32}, true, false, /*own_tables=*/true);
   }
@@ -104,9 +94,9 @@ TEST(RopeTest, RowsMayHaveTablesOfTheirOwn) {
 
 // RunAllWays restores the input before each run, so it works in place.
 TEST(RopeTest, InPlace) {
-  TestRope(DType::kFloat32, {2, 5, 3, 8}, false, true);
-  TestRope(DType::kBFloat16, {2, 5, 3, 600}, true, true);
+  TestRope(kFloat32, {2, 5, 3, 8}, false, true);
+  TestRope(kBFloat16, {2, 5, 3, 600}, true, true);
 }
 
 }  // namespace
-}  // namespace crosshatch
+}  // namespace crosshatch::kernel_test

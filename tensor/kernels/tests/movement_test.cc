@@ -6,23 +6,15 @@
 #include "crosshatch/tensor/kernels/kernel_testutil.h"
 #include "gtest/gtest.h"
 
-namespace crosshatch {
+namespace crosshatch::kernel_test {
 namespace {
-
-using kernel_test::ExpectWithin;
-using kernel_test::Kernels;
-using kernel_test::LayoutKind;
-using kernel_test::Operand;
-using kernel_test::Random;
-using kernel_test::Real;
-using kernel_test::Reals;
 
 // Returns the result of a conversion by the element functions that define it.
 Reals Converted(const Reals& values, DType dtype, bool from_integer = false) {
   Reals result;
   for (Real value : values) {
     double slot[1] = {};
-    if (from_integer && dtype == DType::kUInt16 && value < 0) value += 65536;
+    if (from_integer && dtype == kUInt16 && value < 0) value += 65536;
     reference::WriteElement(slot, dtype, 0, value);
     result.push_back(reference::ReadElement(slot, dtype, 0));
   }
@@ -31,18 +23,16 @@ Reals Converted(const Reals& values, DType dtype, bool from_integer = false) {
 
 void Copy(const CopyArgs& args, std::vector<Operand*> outputs,
           const std::string& what) {
-  kernel_test::RunAllWays(
-      outputs, [&](KernelContext& context) { Kernels().copy(args, context); },
-      what);
+  RunAllWays(&KernelTable::copy, args, outputs, what);
 }
 
 TEST(CopyTest, ConvertsAnyDTypeToAnyOther) {
-  for (DType from : kernel_test::kAllDTypes) {
-    for (DType to : kernel_test::kAllDTypes) {
+  for (DType from : kAllDTypes) {
+    for (DType to : kAllDTypes) {
       for (int64_t n : {0, 1, 2, 3, 5, 7, 13, 31, 64, 127, 3000}) {
         Random random(static_cast<uint64_t>(n));
         Operand src(from, {n}), out(to, {n}, LayoutKind::kPadded);
-        src.Fill(random, from == DType::kUInt16 ? 0 : -100, 100);
+        src.Fill(random, from == kUInt16 ? 0 : -100, 100);
         const std::string what = std::string(Name(from)) + " to " + Name(to);
         Copy({src.shape(), src.in(), out.out()}, {&out}, what);
         EXPECT_EQ(out.Read(), Converted(src.Read(), to, !IsFloatingPoint(from)))
@@ -61,9 +51,8 @@ TEST(CopyTest, TakesAnyStrides) {
   const std::vector<std::vector<int64_t>> shapes = {
       {},        {3, 0, 2}, {5, 7, 3},    {33, 65}, {130, 9},
       {64, 127}, {1, 5, 1}, {2, 3, 5, 7}, {4, 600}, {3, 40, 2, 35}};
-  for (DType from : {DType::kFloat32, DType::kBool, DType::kInt64}) {
-    for (DType to : {DType::kFloat32, DType::kBFloat16, DType::kBool,
-                     DType::kInt64, DType::kFloat64}) {
+  for (DType from : {kFloat32, kBool, kInt64}) {
+    for (DType to : {kFloat32, kBFloat16, kBool, kInt64, kFloat64}) {
       for (const auto& sizes : shapes) {
         for (LayoutKind in_layout : kIn) {
           for (LayoutKind out_layout : kOut) {
@@ -83,7 +72,7 @@ TEST(CopyTest, TakesAnyStrides) {
 }
 
 TEST(CopyTest, TakesNegativeStrides) {
-  Operand src(DType::kInt32, {5}), out(DType::kInt32, {5});
+  Operand src(kInt32, {5}), out(kInt32, {5});
   src.Set({1, 2, 3, 4, 5});
   KernelInput reversed = src.in();
   reversed.data = static_cast<const int32_t*>(src.data()) + 4;
@@ -94,8 +83,8 @@ TEST(CopyTest, TakesNegativeStrides) {
 
 // Every bit pattern of the 16-bit floats, and floats around each of them.
 TEST(CopyTest, SixteenBitFloatsRoundAsTheirClassesDo) {
-  for (DType dtype : {DType::kBFloat16, DType::kFloat16}) {
-    Operand all(dtype, {65536}), floats(DType::kFloat32, {65536});
+  for (DType dtype : {kBFloat16, kFloat16}) {
+    Operand all(dtype, {65536}), floats(kFloat32, {65536});
     auto* bits = static_cast<uint16_t*>(all.data());
     for (int i = 0; i < 65536; ++i) bits[i] = static_cast<uint16_t>(i);
     Copy({all.shape(), all.in(), floats.out()}, {&floats}, "widen");
@@ -111,7 +100,7 @@ TEST(CopyTest, SixteenBitFloatsRoundAsTheirClassesDo) {
       }
     }
     Random random(1);
-    Operand any(DType::kFloat32, {200000}), narrow(dtype, {200000});
+    Operand any(kFloat32, {200000}), narrow(dtype, {200000});
     auto* any_bits = static_cast<uint32_t*>(any.data());
     for (int64_t i = 0; i < 200000; ++i) {
       any_bits[i] = static_cast<uint32_t>(random.Next());
@@ -125,9 +114,8 @@ TEST(CopyTest, SixteenBitFloatsRoundAsTheirClassesDo) {
     const auto* result = static_cast<const uint16_t*>(narrow.data());
     const auto* source = static_cast<const float*>(any.data());
     for (int64_t i = 0; i < 200000; ++i) {
-      const uint16_t expected = dtype == DType::kBFloat16
-                                    ? BFloat16(source[i]).bits
-                                    : Float16(source[i]).bits;
+      const uint16_t expected = dtype == kBFloat16 ? BFloat16(source[i]).bits
+                                                   : Float16(source[i]).bits;
       ASSERT_EQ(result[i], expected)
           << Name(dtype) << " of bits " << any_bits[i];
     }
@@ -136,10 +124,10 @@ TEST(CopyTest, SixteenBitFloatsRoundAsTheirClassesDo) {
 
 TEST(CopyTest, IntegersSaturateAndTruncate) {
   const Real kInf = std::numeric_limits<Real>::infinity();
-  Operand src(DType::kFloat64, {8});
+  Operand src(kFloat64, {8});
   src.Set({-kInf, kInf, std::numeric_limits<Real>::quiet_NaN(), 1e19L, -1e19L,
            -1.9L, 1.9L, 65535.5L});
-  for (DType dtype : {DType::kInt32, DType::kInt64, DType::kUInt16}) {
+  for (DType dtype : {kInt32, kInt64, kUInt16}) {
     Operand out(dtype, {8});
     Copy({src.shape(), src.in(), out.out()}, {&out}, Name(dtype));
     EXPECT_EQ(out.Read(), Converted(src.Read(), dtype)) << Name(dtype);
@@ -147,9 +135,8 @@ TEST(CopyTest, IntegersSaturateAndTruncate) {
 }
 
 TEST(CopyTest, Accumulates) {
-  for (DType from : kernel_test::kAllDTypes) {
-    for (DType to : {DType::kFloat32, DType::kFloat64, DType::kBFloat16,
-                     DType::kFloat16, DType::kInt32, DType::kInt64}) {
+  for (DType from : kAllDTypes) {
+    for (DType to : {kFloat32, kFloat64, kBFloat16, kFloat16, kInt32, kInt64}) {
       if (!IsFloatingPoint(to) && IsFloatingPoint(from)) continue;
       for (LayoutKind layout :
            {LayoutKind::kContiguous, LayoutKind::kTransposed}) {
@@ -164,7 +151,7 @@ TEST(CopyTest, Accumulates) {
              "accumulate");
         Reals bounds;
         for (Real x : expected) {
-          bounds.push_back(kernel_test::Gamma(to, 1) * std::abs(x));
+          bounds.push_back(Gamma(to, 1) * std::abs(x));
         }
         ExpectWithin(out.Read(), expected, bounds, to,
                      std::string(Name(from)) + " into " + Name(to));
@@ -174,25 +161,17 @@ TEST(CopyTest, Accumulates) {
 }
 
 TEST(CopyTest, FillAndArange) {
-  for (DType dtype : kernel_test::kAllDTypes) {
+  for (DType dtype : kAllDTypes) {
     for (int64_t n : {0, 1, 7, 64, 127, 70000}) {
       Operand out(dtype, {n},
                   n < 100 ? LayoutKind::kPadded : LayoutKind::kContiguous);
-      kernel_test::RunAllWays(
-          {&out},
-          [&](KernelContext& context) {
-            Kernels().fill({out.shape(), out.out(), 3.5}, context);
-          },
-          "fill");
+      RunAllWays(&KernelTable::fill, {out.shape(), out.out(), 3.5}, {&out},
+                 "fill");
       EXPECT_EQ(out.Read(),
                 Converted(Reals(static_cast<size_t>(n), 3.5), dtype));
       Operand range(dtype, {n});
-      kernel_test::RunAllWays(
-          {&range},
-          [&](KernelContext& context) {
-            Kernels().arange({range.data(), dtype, n, 2, 0.5}, context);
-          },
-          "arange");
+      RunAllWays(&KernelTable::arange, {range.data(), dtype, n, 2, 0.5},
+                 {&range}, "arange");
       Reals expected;
       for (int64_t i = 0; i < n; ++i) {
         expected.push_back(2 + Real(0.5) * static_cast<Real>(i));
@@ -203,15 +182,14 @@ TEST(CopyTest, FillAndArange) {
 }
 
 TEST(CopyTest, NullPointersWithoutElements) {
-  KernelContext& context = kernel_test::Context();
   CopyArgs args;
   args.shape = {2, {0, 3}};
   args.src.strides[0] = args.out.strides[0] = 3;
   args.src.strides[1] = args.out.strides[1] = 1;
-  Kernels().copy(args, context);
-  Kernels().fill({args.shape, args.out, 0}, context);
-  Kernels().arange({}, context);
+  RunKernel(&KernelTable::copy, args);
+  RunKernel(&KernelTable::fill, {args.shape, args.out, 0});
+  RunKernel(&KernelTable::arange, {});
 }
 
 }  // namespace
-}  // namespace crosshatch
+}  // namespace crosshatch::kernel_test

@@ -6,18 +6,91 @@
 #include <vector>
 
 #include "crosshatch/tensor/kernels/kernel_testutil.h"
-#include "crosshatch/tensor/kernels/reference/scan_and_sort.h"
+#include "crosshatch/tensor/kernels/reference/reference.h"
 #include "gtest/gtest.h"
 
-namespace crosshatch {
+namespace crosshatch::kernel_test {
 namespace {
 
-using kernel_test::Kernels;
-using kernel_test::LayoutKind;
-using kernel_test::Operand;
-using kernel_test::Random;
-using kernel_test::Real;
-using kernel_test::Reals;
+void TestCumSum(DType dtype, const std::vector<int64_t>& sizes, int dim,
+                bool reverse, LayoutKind layout, LayoutKind out_layout) {
+  Random random(sizes.size() * 31 + dim);
+  Operand in(dtype, sizes, layout);
+  in.Fill(random, dtype == kUInt16 ? 0 : -4, 4);
+  const DType out_dtype = IsFloatingPoint(dtype) ? dtype : kInt64;
+  Operand out(out_dtype, sizes, out_layout);
+  CumSumArgs args;
+  args.shape = in.shape();
+  args.dim = dim;
+  args.in = in.in();
+  args.out = out.out();
+  args.reverse = reverse;
+  std::ostringstream what;
+  what << "cumsum of " << Name(dtype) << " dim " << dim << " reverse "
+       << reverse << " layout " << static_cast<int>(layout) << " [";
+  for (int64_t size : sizes) what << size << " ";
+  what << "]";
+
+  const reference::Sums expected = reference::CumSum(args);
+  RunAllWays(&KernelTable::cumsum, args, {&out}, what.str());
+  Reals bounds;
+  for (Real magnitude : expected.magnitudes) {
+    // Computed in double, and 16-bit floats via f32.
+    Real error = Gamma(kFloat64, sizes[dim]);
+    if (SizeOf(dtype) == 2) error += Gamma(kFloat32, 1);
+    bounds.push_back(IsFloatingPoint(dtype) ? error * magnitude : 0);
+  }
+  const Reals actual = out.Read();
+  if (IsFloatingPoint(dtype)) {
+    ExpectWithin(actual, expected.values, bounds, out_dtype, what.str());
+  } else {
+    EXPECT_EQ(actual, expected.values) << what.str();
+  }
+}
+
+TEST(CumSumKernelTest, MatchesReference) {
+  const std::vector<int64_t> shapes[] = {
+      {1},    {7},       {300},     {5, 3},     {3, 0},     {0, 3},
+      {1, 1}, {13, 129}, {129, 13}, {2, 70, 3}, {3, 1, 67}, {2, 3, 2, 5}};
+  for (DType dtype : kAllDTypes) {
+    for (const auto& sizes : shapes) {
+      for (int dim = 0; dim < static_cast<int>(sizes.size()); ++dim) {
+        for (LayoutKind layout :
+             {LayoutKind::kContiguous, LayoutKind::kTransposed,
+              LayoutKind::kPadded, LayoutKind::kBroadcastInner,
+              LayoutKind::kBroadcastOuter}) {
+          const bool reverse = dim % 2 == 1;
+          TestCumSum(dtype, sizes, dim, reverse, layout,
+                     LayoutKind::kContiguous);
+          TestCumSum(dtype, sizes, dim, !reverse, layout, LayoutKind::kPadded);
+        }
+      }
+    }
+  }
+}
+
+TEST(CumSumKernelTest, CutsAmongThreads) {
+  TestCumSum(kFloat32, {400, 300}, 0, false, LayoutKind::kContiguous,
+             LayoutKind::kContiguous);
+  TestCumSum(kFloat32, {300, 400}, 1, true, LayoutKind::kContiguous,
+             LayoutKind::kContiguous);
+}
+
+TEST(CumSumKernelTest, WrapsIntegers) {
+  Operand in(kInt64, {3});
+  auto* x = static_cast<int64_t*>(in.data());
+  x[0] = std::numeric_limits<int64_t>::max();
+  x[1] = 1;
+  x[2] = 1;
+  Operand out(kInt64, {3});
+  CumSumArgs args;
+  args.shape = in.shape();
+  args.in = in.in();
+  args.out = out.out();
+  RunKernel(&KernelTable::cumsum, args);
+  EXPECT_EQ(static_cast<const int64_t*>(out.data())[2],
+            std::numeric_limits<int64_t>::min() + 1);
+}
 
 constexpr Real kInf = std::numeric_limits<Real>::infinity();
 constexpr Real kNaN = std::numeric_limits<Real>::quiet_NaN();
@@ -46,8 +119,8 @@ void TestSort(const Operand& in, const SortCase& c, LayoutKind out_layout) {
   std::vector<int64_t> taken = in.sizes();
   taken[c.dim] = c.count;
   Operand values(in.dtype(), taken, out_layout);
-  Operand indices(DType::kInt64, taken, out_layout);
-  Operand labels(DType::kInt64, in.sizes(), LayoutKind::kPadded);
+  Operand indices(kInt64, taken, out_layout);
+  Operand labels(kInt64, in.sizes(), LayoutKind::kPadded);
   Reals names;
   for (int64_t i = 0; i < labels.numel(); ++i) names.push_back(1000 - i);
   labels.Set(names);
@@ -61,7 +134,7 @@ void TestSort(const Operand& in, const SortCase& c, LayoutKind out_layout) {
   if (c.labels) args.labels = labels.in();
   args.values = values.out();
   args.indices = indices.out();
-  kernel_test::Workspace workspace(Kernels().sort_workspace_bytes(args));
+  Workspace workspace(Kernels().sort_workspace_bytes(args));
   args.workspace = workspace.data();
   std::ostringstream what;
   what << "sort of " << Name(in.dtype()) << " dim " << c.dim << " count "
@@ -71,10 +144,7 @@ void TestSort(const Operand& in, const SortCase& c, LayoutKind out_layout) {
   what << "]";
 
   reference::Sorted expected = reference::Sort(args);
-  kernel_test::RunAllWays(
-      {&values, &indices},
-      [&](KernelContext& context) { Kernels().sort(args, context); },
-      what.str());
+  RunAllWays(&KernelTable::sort, args, {&values, &indices}, what.str());
   EXPECT_TRUE(Same(values.Read(), expected.values)) << what.str();
   Reals places;
   for (size_t i = 0; i < expected.indices.size(); ++i) {
@@ -97,7 +167,7 @@ void TestSort(const Operand& in, const SortCase& c, LayoutKind out_layout) {
 TEST(SortKernelTest, MatchesReference) {
   const std::vector<int64_t> shapes[] = {{1},    {9},     {5, 3},   {3, 0},
                                          {0, 3}, {2, 40}, {2, 7, 3}};
-  for (DType dtype : kernel_test::kAllDTypes) {
+  for (DType dtype : kAllDTypes) {
     for (const auto& sizes : shapes) {
       for (LayoutKind layout :
            {LayoutKind::kContiguous, LayoutKind::kTransposed,
@@ -105,7 +175,7 @@ TEST(SortKernelTest, MatchesReference) {
         Random random(sizes.size());
         Operand in(dtype, sizes, layout);
         // Few distinct values, so that many are equal.
-        in.Fill(random, dtype == DType::kUInt16 ? 0 : -3, 4);
+        in.Fill(random, dtype == kUInt16 ? 0 : -3, 4);
         for (int dim = 0; dim < static_cast<int>(sizes.size()); ++dim) {
           const int64_t n = sizes[dim];
           for (int64_t count : {int64_t{0}, n / 2, n}) {
@@ -124,7 +194,7 @@ TEST(SortKernelTest, MatchesReference) {
 }
 
 TEST(SortKernelTest, OrdersWhatIsNoOrdinaryNumber) {
-  for (DType dtype : kernel_test::kFloatDTypes) {
+  for (DType dtype : kFloatDTypes) {
     Operand in(dtype, {12});
     in.Set({1, kNaN, -0.0L, kInf, 0, -kInf, kNaN, -1, 0, -0.0L, 65000, 2e-7L});
     for (int64_t count : {1, 5, 12}) {
@@ -135,7 +205,7 @@ TEST(SortKernelTest, OrdersWhatIsNoOrdinaryNumber) {
 }
 
 TEST(SortKernelTest, OrdersTheLimitsOfIntegers) {
-  Operand in(DType::kInt64, {4});
+  Operand in(kInt64, {4});
   auto* x = static_cast<int64_t*>(in.data());
   x[0] = std::numeric_limits<int64_t>::max();
   x[1] = 0;
@@ -147,7 +217,7 @@ TEST(SortKernelTest, OrdersTheLimitsOfIntegers) {
 
 TEST(SortKernelTest, CutsAmongThreads) {
   Random random(5);
-  for (DType dtype : {DType::kFloat32, DType::kFloat64}) {
+  for (DType dtype : {kFloat32, kFloat64}) {
     Operand in(dtype, {100, 300});
     in.Fill(random, -3, 4);
     TestSort(in, {1, 300, false}, LayoutKind::kContiguous);
@@ -156,4 +226,4 @@ TEST(SortKernelTest, CutsAmongThreads) {
 }
 
 }  // namespace
-}  // namespace crosshatch
+}  // namespace crosshatch::kernel_test

@@ -1,22 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/tensor/kernels/reference/windows.h"
-
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "crosshatch/tensor/kernels/kernel_testutil.h"
+#include "crosshatch/tensor/kernels/reference/reference.h"
 #include "gtest/gtest.h"
 
-namespace crosshatch {
+namespace crosshatch::kernel_test {
 namespace {
-
-using kernel_test::Gamma;
-using kernel_test::Kernels;
-using kernel_test::Operand;
-using kernel_test::Random;
-using kernel_test::Real;
-using kernel_test::Reals;
 
 /// Returns a dim with as many windows as fit.
 WindowDim Dim(int64_t size, int64_t kernel, int64_t stride = 1,
@@ -73,16 +65,13 @@ std::vector<int64_t> ImageSizes(const Case& c) {
 
 TEST(WindowsTest, UnfoldCopies) {
   for (const Case& c : Cases()) {
-    for (DType dtype : kernel_test::kAllDTypes) {
+    for (DType dtype : kAllDTypes) {
       Random random(5);
       Operand in(dtype, ImageSizes(c)), out(dtype, WindowSizes(c));
       in.Fill(random, 0, 50);
       const WindowsArgs args = ArgsOf(c, in, out);
       const std::string what = Describe("unfold", c, dtype);
-      kernel_test::RunAllWays(
-          {&out},
-          [&](KernelContext& context) { Kernels().unfold(args, context); },
-          what);
+      RunAllWays(&KernelTable::unfold, args, {&out}, what);
       const Reals values = in.Read(), actual = out.Read();
       const std::vector<int64_t> from = reference::ElementsOfWindows(args);
       ASSERT_EQ(from.size(), actual.size());
@@ -97,15 +86,13 @@ TEST(WindowsTest, UnfoldCopies) {
 
 TEST(WindowsTest, FoldAdds) {
   for (const Case& c : Cases()) {
-    for (DType dtype : kernel_test::kFloatDTypes) {
+    for (DType dtype : kFloatDTypes) {
       Random random(6);
       Operand in(dtype, WindowSizes(c)), out(dtype, ImageSizes(c));
       in.Fill(random, -2, 2);
       const WindowsArgs args = ArgsOf(c, in, out);
       const std::string what = Describe("fold", c, dtype);
-      kernel_test::RunAllWays(
-          {&out},
-          [&](KernelContext& context) { Kernels().fold(args, context); }, what);
+      RunAllWays(&KernelTable::fold, args, {&out}, what);
       const Reals values = in.Read();
       const std::vector<int64_t> to = reference::ElementsOfWindows(args);
       Reals expected(static_cast<size_t>(out.numel())), bounds(expected.size());
@@ -116,10 +103,10 @@ TEST(WindowsTest, FoldAdds) {
         expected[static_cast<size_t>(to[i])] += values[i];
         bounds[static_cast<size_t>(to[i])] += error * std::abs(values[i]);
       }
-      kernel_test::ExpectWithin(out.Read(), expected, bounds, dtype, what);
+      ExpectWithin(out.Read(), expected, bounds, dtype, what);
     }
   }
 }
 
 }  // namespace
-}  // namespace crosshatch
+}  // namespace crosshatch::kernel_test
