@@ -6,7 +6,6 @@
 #include <type_traits>
 
 #include "crosshatch/base/check.h"
-#include "crosshatch/tensor/kernels/cpu/copy_run.h"
 #include "crosshatch/tensor/kernels/cpu/entry_points.h"
 #include "crosshatch/tensor/kernels/cpu/parallel.h"
 
@@ -68,14 +67,9 @@ void ConvertBlocks(const StridedLoop& loop, const CopyArgs& args,
 
 void Convert(const StridedLoop& loop, const CopyArgs& args,
              KernelContext& context) {
-  switch (internal::ComputeTypeOf(args.src.dtype)) {
-    case internal::ComputeType::kFloat:
-      return ConvertBlocks<float>(loop, args, context);
-    case internal::ComputeType::kDouble:
-      return ConvertBlocks<double>(loop, args, context);
-    case internal::ComputeType::kInteger:
-      return ConvertBlocks<int64_t>(loop, args, context);
-  }
+  internal::DispatchCompute(args.src.dtype, [&](auto zero) HWY_ATTR {
+    ConvertBlocks<decltype(zero)>(loop, args, context);
+  });
 }
 
 template <typename C>
@@ -99,16 +93,14 @@ void AddInto(const StridedLoop& loop, const CopyArgs& args,
 
 void Accumulate(const StridedLoop& loop, const CopyArgs& args,
                 KernelContext& context) {
-  using internal::ComputeType;
-  const ComputeType from = internal::ComputeTypeOf(args.src.dtype);
-  const ComputeType to = internal::ComputeTypeOf(args.out.dtype);
-  if (from == ComputeType::kInteger && to == ComputeType::kInteger) {
-    AddInto<int64_t>(loop, args, context);
-  } else if (from == ComputeType::kFloat && to == ComputeType::kFloat) {
-    AddInto<float>(loop, args, context);
-  } else {
-    AddInto<double>(loop, args, context);
-  }
+  const DType from = args.src.dtype;
+  const DType to = args.out.dtype;
+  const bool in_double = from == DType::kFloat64 || to == DType::kFloat64 ||
+                         IsFloatingPoint(from) != IsFloatingPoint(to);
+  internal::DispatchCompute(in_double ? DType::kFloat64 : to,
+                            [&](auto zero) HWY_ATTR {
+                              AddInto<decltype(zero)>(loop, args, context);
+                            });
 }
 
 }  // namespace HWY_NAMESPACE

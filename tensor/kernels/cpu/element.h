@@ -139,11 +139,28 @@ inline void* ElementAt(void* data, DType dtype, int64_t index) {
   return static_cast<char*>(data) + index * SizeOf(dtype);
 }
 
-/// The C++ type that elements of a dtype are computed in.
-enum class ComputeType { kFloat, kDouble, kInteger };
-inline ComputeType ComputeTypeOf(DType dtype) {
-  if (dtype == DType::kFloat64) return ComputeType::kDouble;
-  return IsFloatingPoint(dtype) ? ComputeType::kFloat : ComputeType::kInteger;
+/// Returns index `i` of a tensor of indices: i32, i64 or u16.
+inline int64_t IndexAt(const char* kernel, const void* indices, DType dtype,
+                       int64_t i) {
+  switch (dtype) {
+    case DType::kInt32:
+      return static_cast<const int32_t*>(indices)[i];
+    case DType::kUInt16:
+      return static_cast<const uint16_t*>(indices)[i];
+    default:
+      CH_CHECK(dtype == DType::kInt64)
+          << kernel << " kernel: indices of " << Name(dtype);
+      return static_cast<const int64_t*>(indices)[i];
+  }
+}
+
+/// Calls f(float()), f(double()) or f(int64_t()): the type that elements of
+/// `dtype` are computed in.
+template <typename F>
+inline void DispatchCompute(DType dtype, F&& f) {
+  if (dtype == DType::kFloat64) return f(double{});
+  if (IsFloatingPoint(dtype)) return f(float{});
+  f(int64_t{});
 }
 
 /// Calls f(float()) or f(double()) for a floating point dtype.

@@ -21,17 +21,11 @@ namespace crosshatch {
 namespace HWY_NAMESPACE {
 namespace {
 
-int64_t Id(const void* ids, DType dtype, int64_t r) {
-  switch (dtype) {
-    case DType::kInt32:
-      return static_cast<const int32_t*>(ids)[r];
-    case DType::kUInt16:
-      return static_cast<const uint16_t*>(ids)[r];
-    default:
-      CH_CHECK(dtype == DType::kInt64)
-          << "embedding kernel: ids of " << Name(dtype);
-      return static_cast<const int64_t*>(ids)[r];
-  }
+/// Returns the row of the local table for row `r` of the batch.
+template <typename Args>
+int64_t IdOf(const Args& args, int64_t r) {
+  return internal::IndexAt("embedding", args.ids, args.ids_dtype, r) -
+         args.first;
 }
 
 void Embedding(const EmbeddingArgs& args, KernelContext& context) {
@@ -39,7 +33,7 @@ void Embedding(const EmbeddingArgs& args, KernelContext& context) {
   internal::ForRanges(
       context, args.rows, args.cols / 4 + 1, [&](int64_t begin, int64_t end) {
         for (int64_t r = begin; r < end; ++r) {
-          const int64_t id = Id(args.ids, args.ids_dtype, r) - args.first;
+          const int64_t id = IdOf(args, r);
           char* to = static_cast<char*>(args.out.data) +
                      r * args.out.row_stride * size;
           if (args.cols == 0) continue;
@@ -70,7 +64,7 @@ Groups GroupRows(const EmbeddingBackwardArgs& args) {
   int64_t* const places = groups.ends + 1;
   std::fill(groups.ends, groups.ends + args.table_rows + 2, int64_t{0});
   const auto group_of = [&](int64_t r) {
-    const int64_t id = Id(args.ids, args.ids_dtype, r) - args.first;
+    const int64_t id = IdOf(args, r);
     return id >= 0 && id < args.table_rows ? id : int64_t{-1};
   };
   for (int64_t r = 0; r < args.rows; ++r) {
@@ -125,6 +119,7 @@ void EmbeddingBackwardAs(const EmbeddingBackwardArgs& args,
 
 void EmbeddingBackward(const EmbeddingBackwardArgs& args,
                        KernelContext& context) {
+  if (args.table_rows * args.cols == 0) return;
   internal::DispatchFloat(args.dtype, "embedding_backward",
                           [&](auto zero) HWY_ATTR {
                             EmbeddingBackwardAs<decltype(zero)>(args, context);
@@ -139,22 +134,14 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace crosshatch {
 
-HWY_EXPORT(Embedding);
-HWY_EXPORT(EmbeddingBackward);
+CH_CPU_KERNEL(Embedding)
+CH_CPU_KERNEL(EmbeddingBackward)
 
 namespace internal {
 
 int64_t CpuEmbeddingBackwardWorkspaceBytes(const EmbeddingBackwardArgs& args) {
   return (args.rows + args.table_rows + 2) *
          static_cast<int64_t>(sizeof(int64_t));
-}
-void CpuEmbedding(const EmbeddingArgs& args, KernelContext& context) {
-  HWY_DYNAMIC_DISPATCH(Embedding)(args, context);
-}
-void CpuEmbeddingBackward(const EmbeddingBackwardArgs& args,
-                          KernelContext& context) {
-  if (args.table_rows * args.cols == 0) return;
-  HWY_DYNAMIC_DISPATCH(EmbeddingBackward)(args, context);
 }
 
 }  // namespace internal

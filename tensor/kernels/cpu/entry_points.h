@@ -13,4 +13,12 @@ CH_DECLARE_KERNELS(Cpu)
 
 }  // namespace crosshatch::internal
 
+/// Defines CpuName in a file that is compiled once for each instruction set: it
+/// calls Name, compiled for the best one that the machine has.
+#define CH_CPU_KERNEL(Name)                                                  \
+  HWY_EXPORT(Name);                                                          \
+  void internal::Cpu##Name(const Name##Args& args, KernelContext& context) { \
+    HWY_DYNAMIC_DISPATCH(Name)(args, context);                               \
+  }
+
 #endif  // CROSSHATCH_TENSOR_KERNELS_CPU_ENTRY_POINTS_H_

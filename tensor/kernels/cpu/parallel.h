@@ -11,6 +11,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "crosshatch/base/thread_pool.h"
+#include "crosshatch/tensor/kernels/cpu/strided_loop.h"
 #include "crosshatch/tensor/stream.h"
 
 namespace crosshatch::internal {
@@ -60,6 +61,23 @@ inline void ForRanges(KernelContext& context, int64_t items, int64_t cost,
     const PartRange range = RangeOfPart(items, parts, part);
     body(range.begin, range.end);
   });
+}
+
+/// Calls body(cursor, start, count) for pieces of at most `piece` elements of
+/// each row. `cost` is that of one element.
+template <typename F>
+void ForRowPieces(KernelContext& context, const StridedLoop& loop,
+                  int64_t piece, int64_t cost, const F& body) {
+  const int64_t inner = loop.inner();
+  const int64_t pieces = (inner + piece - 1) / piece;
+  ForRanges(context, loop.rows() * pieces, std::min(inner, piece) * cost,
+            [&](int64_t begin, int64_t end) {
+              for (int64_t unit = begin; unit < end; ++unit) {
+                const RowCursor cursor(loop, unit / pieces);
+                const int64_t start = unit % pieces * piece;
+                body(cursor, start, std::min(piece, inner - start));
+              }
+            });
 }
 
 }  // namespace crosshatch::internal

@@ -202,14 +202,9 @@ void UnaryAs(const UnaryArgs& args, KernelContext& context) {
 }
 
 void Unary(const UnaryArgs& args, KernelContext& context) {
-  switch (internal::ComputeTypeOf(args.a.dtype)) {
-    case internal::ComputeType::kFloat:
-      return UnaryAs<float>(args, context);
-    case internal::ComputeType::kDouble:
-      return UnaryAs<double>(args, context);
-    case internal::ComputeType::kInteger:
-      return UnaryAs<int64_t>(args, context);
-  }
+  internal::DispatchCompute(args.a.dtype, [&](auto zero) HWY_ATTR {
+    UnaryAs<decltype(zero)>(args, context);
+  });
 }
 
 template <typename T>
@@ -356,14 +351,9 @@ void BinaryAs(const BinaryArgs& args, KernelContext& context) {
 }
 
 void Binary(const BinaryArgs& args, KernelContext& context) {
-  switch (internal::ComputeTypeOf(args.a.dtype)) {
-    case internal::ComputeType::kFloat:
-      return BinaryAs<float>(args, context);
-    case internal::ComputeType::kDouble:
-      return BinaryAs<double>(args, context);
-    case internal::ComputeType::kInteger:
-      return BinaryAs<int64_t>(args, context);
-  }
+  internal::DispatchCompute(args.a.dtype, [&](auto zero) HWY_ATTR {
+    BinaryAs<decltype(zero)>(args, context);
+  });
 }
 
 template <typename C>
@@ -390,14 +380,9 @@ void WhereAs(const WhereArgs& args, KernelContext& context) {
 }
 
 void Where(const WhereArgs& args, KernelContext& context) {
-  switch (internal::ComputeTypeOf(args.a.dtype)) {
-    case internal::ComputeType::kFloat:
-      return WhereAs<float>(args, context);
-    case internal::ComputeType::kDouble:
-      return WhereAs<double>(args, context);
-    case internal::ComputeType::kInteger:
-      return WhereAs<int64_t>(args, context);
-  }
+  internal::DispatchCompute(args.a.dtype, [&](auto zero) HWY_ATTR {
+    WhereAs<decltype(zero)>(args, context);
+  });
 }
 
 template <typename T>
@@ -480,31 +465,11 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace crosshatch {
 
-HWY_EXPORT(Unary);
-HWY_EXPORT(Binary);
-HWY_EXPORT(Where);
-HWY_EXPORT(SiluMul);
-HWY_EXPORT(SiluMulBackward);
+CH_CPU_KERNEL(Unary)
+CH_CPU_KERNEL(Binary)
+CH_CPU_KERNEL(Where)
+CH_CPU_KERNEL(SiluMul)
+CH_CPU_KERNEL(SiluMulBackward)
 
-namespace internal {
-
-void CpuUnary(const UnaryArgs& args, KernelContext& context) {
-  HWY_DYNAMIC_DISPATCH(Unary)(args, context);
-}
-void CpuBinary(const BinaryArgs& args, KernelContext& context) {
-  HWY_DYNAMIC_DISPATCH(Binary)(args, context);
-}
-void CpuWhere(const WhereArgs& args, KernelContext& context) {
-  HWY_DYNAMIC_DISPATCH(Where)(args, context);
-}
-void CpuSiluMul(const SiluMulArgs& args, KernelContext& context) {
-  HWY_DYNAMIC_DISPATCH(SiluMul)(args, context);
-}
-void CpuSiluMulBackward(const SiluMulBackwardArgs& args,
-                        KernelContext& context) {
-  HWY_DYNAMIC_DISPATCH(SiluMulBackward)(args, context);
-}
-
-}  // namespace internal
 }  // namespace crosshatch
 #endif  // HWY_ONCE

@@ -320,13 +320,9 @@ void ReduceKindAs(const ReduceArgs& args, KernelContext& context) {
 void Reduce(const ReduceArgs& args, KernelContext& context) {
   const bool in_double =
       args.in.dtype == DType::kFloat64 || args.out.dtype == DType::kFloat64;
-  if (!IsFloatingPoint(args.in.dtype) && !in_double) {
-    ReduceKindAs<int64_t>(args, context);
-  } else if (in_double) {
-    ReduceKindAs<double>(args, context);
-  } else {
-    ReduceKindAs<float>(args, context);
-  }
+  internal::DispatchCompute(
+      in_double ? DType::kFloat64 : args.in.dtype,
+      [&](auto zero) HWY_ATTR { ReduceKindAs<decltype(zero)>(args, context); });
 }
 
 }  // namespace
@@ -337,14 +333,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace crosshatch {
 
-HWY_EXPORT(Reduce);
+CH_CPU_KERNEL(Reduce)
 
-namespace internal {
-
-void CpuReduce(const ReduceArgs& args, KernelContext& context) {
-  HWY_DYNAMIC_DISPATCH(Reduce)(args, context);
-}
-
-}  // namespace internal
 }  // namespace crosshatch
 #endif  // HWY_ONCE

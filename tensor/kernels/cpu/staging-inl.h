@@ -151,44 +151,16 @@ struct PaddedVector {
 
 /// to[i] = f(d, from[i]...) on vectors, for contiguous runs; the last, partial
 /// vector is padded with ones.
-template <typename T, typename F>
-void MapRun(const F& f, T* to, int64_t count, const T* a) {
+template <typename T, typename F, typename... From>
+void MapRun(const F& f, T* to, int64_t count, const From*... from) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(hn::ScalableTag<T>()));
   const int64_t rest = count % lanes;
   const int64_t whole = count - rest;
-  MapVectors(f, to, to + whole, a);
+  MapVectors(f, to, to + whole, from...);
   if (rest == 0) return;
-  const PaddedVector<T> pad_a(a + whole, rest);
   HWY_ALIGN T last[HWY_MAX_BYTES / sizeof(T)];
-  MapVectors(f, last, last + lanes, pad_a.lanes);
-  std::copy(last, last + rest, to + whole);
-}
-template <typename T, typename F>
-void MapRun(const F& f, T* to, int64_t count, const T* a, const T* b) {
-  const auto lanes = static_cast<int64_t>(hn::Lanes(hn::ScalableTag<T>()));
-  const int64_t rest = count % lanes;
-  const int64_t whole = count - rest;
-  MapVectors(f, to, to + whole, a, b);
-  if (rest == 0) return;
-  const PaddedVector<T> pad_a(a + whole, rest);
-  const PaddedVector<T> pad_b(b + whole, rest);
-  HWY_ALIGN T last[HWY_MAX_BYTES / sizeof(T)];
-  MapVectors(f, last, last + lanes, pad_a.lanes, pad_b.lanes);
-  std::copy(last, last + rest, to + whole);
-}
-template <typename T, typename F>
-void MapRun(const F& f, T* to, int64_t count, const T* a, const T* b,
-            const T* c) {
-  const auto lanes = static_cast<int64_t>(hn::Lanes(hn::ScalableTag<T>()));
-  const int64_t rest = count % lanes;
-  const int64_t whole = count - rest;
-  MapVectors(f, to, to + whole, a, b, c);
-  if (rest == 0) return;
-  const PaddedVector<T> pad_a(a + whole, rest);
-  const PaddedVector<T> pad_b(b + whole, rest);
-  const PaddedVector<T> pad_c(c + whole, rest);
-  HWY_ALIGN T last[HWY_MAX_BYTES / sizeof(T)];
-  MapVectors(f, last, last + lanes, pad_a.lanes, pad_b.lanes, pad_c.lanes);
+  MapVectors(f, last, last + lanes,
+             PaddedVector<T>(from + whole, rest).lanes...);
   std::copy(last, last + rest, to + whole);
 }
 

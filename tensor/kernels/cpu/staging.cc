@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "crosshatch/tensor/kernels/cpu/copy_run.h"
 #include "crosshatch/tensor/kernels/cpu/element.h"
 
 #undef HWY_TARGET_INCLUDE

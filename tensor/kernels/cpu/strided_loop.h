@@ -122,6 +122,12 @@ struct Blocking {
   int64_t blocks = 0;
 };
 
+/// Element i * to_stride of `to` becomes element i * from_stride of `from`, for
+/// i < count; strides count elements, and from_stride may be 0. The runs do not
+/// overlap.
+void CopyRun(const void* from, int64_t from_stride, void* to, int64_t to_stride,
+             DType dtype, int64_t count);
+
 }  // namespace crosshatch::internal
 
 #endif  // CROSSHATCH_TENSOR_KERNELS_CPU_STRIDED_LOOP_H_

@@ -1,15 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef CROSSHATCH_TENSOR_KERNELS_CPU_GEMM_EIGEN_INL_H_
-#define CROSSHATCH_TENSOR_KERNELS_CPU_GEMM_EIGEN_INL_H_
-
-/// \file
-/// Gemm by Eigen, for the files that define it.
-
 #include <Eigen/Core>
 
 #include "crosshatch/tensor/kernels/cpu/gemm.h"
 
 namespace crosshatch::internal {
+namespace {
 
 template <typename T>
 using GemmRowMajor =
@@ -51,6 +46,20 @@ void EigenGemm(int64_t m, int64_t n, int64_t k, T alpha, GemmMatrix<const T> a,
   }
 }
 
-}  // namespace crosshatch::internal
+}  // namespace
 
-#endif  // CROSSHATCH_TENSOR_KERNELS_CPU_GEMM_EIGEN_INL_H_
+void Gemm(int64_t m, int64_t n, int64_t k, double alpha,
+          GemmMatrix<const double> a, GemmMatrix<const double> b, double beta,
+          GemmMatrix<double> c) {
+  EigenGemm(m, n, k, alpha, a, b, beta, c);
+}
+
+#ifndef CROSSHATCH_GEMM_ONEDNN
+void Gemm(int64_t m, int64_t n, int64_t k, float alpha,
+          GemmMatrix<const float> a, GemmMatrix<const float> b, float beta,
+          GemmMatrix<float> c) {
+  EigenGemm(m, n, k, alpha, a, b, beta, c);
+}
+#endif
+
+}  // namespace crosshatch::internal
