@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// ColwiseParallel and RowwiseParallel.
+#include "crosshatch/tp/linear_styles.h"
 
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -17,7 +18,6 @@
 #include "crosshatch/nn/distribute_module.h"
 #include "crosshatch/nn/layers/embedding.h"
 #include "crosshatch/nn/layers/linear.h"
-#include "crosshatch/tp/parallel_style.h"
 #include "crosshatch/tp/style_parts.h"
 
 namespace crosshatch::tp {
@@ -65,6 +65,14 @@ struct Features {
 
 const nn::Linear* AsLinear(const nn::Module& module) {
   return dynamic_cast<const nn::Linear*>(&module);
+}
+
+// Returns the features of the weight's dim `dim`, which a style splits.
+template <typename Options>
+Features FeaturesOf(const nn::Linear& linear, int dim, const Options& options) {
+  return {.size = linear.weight()->data().size(dim),
+          .unit = options.unit,
+          .subunit = options.subunit};
 }
 
 // Checks the units of a style for `module`, whose weight's dim `dim` is split.
@@ -218,6 +226,7 @@ class Colwise final : public ParallelStyle {
   explicit Colwise(const ColwiseOptions& options) : options_(options) {}
 
   const char* name() const override { return "ColwiseParallel"; }
+  const ColwiseOptions& options() const { return options_; }
 
   absl::Status Check(const nn::Module& module,
                      const std::string& module_name) const override {
@@ -232,9 +241,7 @@ class Colwise final : public ParallelStyle {
     std::optional<ReplicatedHeads> heads;
     if (const nn::Linear* const linear = AsLinear(module)) {
       const int ranks = mesh.size(0);
-      const Features output = {.size = linear->weight()->data().size(0),
-                               .unit = options_.unit,
-                               .subunit = options_.subunit};
+      const Features output = FeaturesOf(*linear, /*dim=*/0, options_);
       // A rank's own query heads, as plain tensors, need their keys on the same
       // rank.
       out_unit = options_.use_local_output ? output.LocalUnitFor(ranks)
@@ -286,6 +293,7 @@ class Rowwise final : public ParallelStyle {
   explicit Rowwise(const RowwiseOptions& options) : options_(options) {}
 
   const char* name() const override { return "RowwiseParallel"; }
+  const RowwiseOptions& options() const { return options_; }
 
   absl::Status Check(const nn::Module& module,
                      const std::string& module_name) const override {
@@ -298,9 +306,7 @@ class Rowwise final : public ParallelStyle {
     CH_RETURN_IF_ERROR(Check(module, module_name));
     ActivationLayouts input;
     if (const nn::Linear* const linear = AsLinear(module)) {
-      const Features features = {.size = linear->weight()->data().size(1),
-                                 .unit = options_.unit,
-                                 .subunit = options_.subunit};
+      const Features features = FeaturesOf(*linear, /*dim=*/1, options_);
       input.desired = Shard(-1);
       input.given_unit = features.LocalUnitFor(mesh.size(0));
       input.desired_unit = features.UnitFor(mesh.size(0));
@@ -325,7 +331,72 @@ class Rowwise final : public ParallelStyle {
   const RowwiseOptions options_;
 };
 
+// Returns the features that the other projections of an attention split, if
+// they compute with the local query heads of `module`, beside `keys`: outputs
+// of ColwiseParallel with local outputs, inputs of RowwiseParallel.
+std::optional<Features> QueriesOf(const StyledModule& module,
+                                  const nn::Module& keys) {
+  const nn::Linear* const linear = AsLinear(*module.named.module);
+  if (linear == nullptr || linear->parent() != keys.parent()) {
+    return std::nullopt;
+  }
+  if (const auto* rows = dynamic_cast<const Rowwise*>(module.style.get())) {
+    return FeaturesOf(*linear, /*dim=*/1, rows->options());
+  }
+  const auto* columns = dynamic_cast<const Colwise*>(module.style.get());
+  if (columns == nullptr || !columns->options().use_local_output ||
+      columns->options().query_heads != 0) {
+    return std::nullopt;
+  }
+  return FeaturesOf(*linear, /*dim=*/0, columns->options());
+}
+
 }  // namespace
+
+absl::Status CheckLocalHeads(const std::vector<StyledModule>& modules,
+                             int ranks) {
+  const auto entry = [](const StyledModule& module) {
+    return absl::StrCat("\"", module.pattern, "\" for module \"",
+                        module.named.name, "\"");
+  };
+  for (const StyledModule& keys : modules) {
+    const auto* style = dynamic_cast<const Colwise*>(keys.style.get());
+    const nn::Linear* const linear = AsLinear(*keys.named.module);
+    if (style == nullptr || linear == nullptr) continue;
+    const ColwiseOptions& options = style->options();
+    const int64_t heads = options.query_heads;
+    if (!options.use_local_output || options.output != Shard(-1) ||
+        FeaturesOf(*linear, /*dim=*/0, options).ReplicasFor(heads, ranks) ==
+            1) {
+      continue;
+    }
+    for (const StyledModule& module : modules) {
+      const std::optional<Features> queries = QueriesOf(module, *linear);
+      if (!queries.has_value()) continue;
+      const auto refuse = [&](const auto&... why) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "ParallelizeModule: ", entry(keys), " (", style->name(),
+            ", query_heads=", heads, ") returns one key head on each of ",
+            ranks, " ranks, of width ", options.unit, ", and ", entry(module),
+            why...));
+      };
+      const int64_t width = queries->subunit;
+      if (width != 0 && width != options.unit &&
+          queries->size == heads * width) {
+        return refuse(" has heads of width ", width,
+                      "; on the former set unit to ", width);
+      }
+      if (queries->size == heads * options.unit &&
+          queries->size / queries->LocalUnitFor(ranks) % ranks != 0) {
+        return refuse(" splits ", heads, " query heads in units of ",
+                      queries->unit / options.unit, " heads, so that ranks ",
+                      "lack the queries of their key head; set its subunit to ",
+                      options.unit);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
 
 Style ColwiseParallel(ColwiseOptions options) {
   return std::make_shared<Colwise>(options);

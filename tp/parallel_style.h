@@ -75,12 +75,11 @@ struct ColwiseOptions {
   /// smaller.
   int64_t subunit = 0;
   /// For key and value projections, if not 0: the number of query heads; `unit`
-  /// is the width of one key head then. With `use_local_output`, the styles of
-  /// queries and of the projection back need `subunit`; a style cannot check
-  /// that of another's module. If there are more ranks than key/value heads
-  /// (units), each head is replicated on neighbouring ranks, if ranks are a
-  /// multiple of units and divide the query heads, and `output` is Shard(-1).
-  /// See below.
+  /// is the width of one key head then. If there are more ranks than key/value
+  /// heads (units), each head is replicated on neighbouring ranks, if ranks are
+  /// a multiple of units and divide the query heads, and `output` is Shard(-1).
+  /// With `use_local_output`, the styles of queries and of the projection back
+  /// need `subunit` then; ParallelizeModule checks this. See below.
   int64_t query_heads = 0;
 };
 /// Splits the output features. Linear [out, in]: weight and bias Shard(0).

@@ -20,6 +20,7 @@
 #include "crosshatch/nn/name_pattern.h"
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/tp/linear_styles.h"
 #include "crosshatch/tp/style_parts.h"
 
 namespace crosshatch::tp {
@@ -46,13 +47,6 @@ const ParallelStyle* StyleOf(const nn::Module& module) {
 std::string Quoted(const std::string& name) {
   return absl::StrCat("\"", name, "\"");
 }
-
-// A module of the tree and its style in the plan, or null.
-struct StyledModule {
-  nn::NamedModule named;
-  Style style;
-  std::string pattern;  // The one that matched.
-};
 
 absl::StatusOr<std::vector<StyledModule>> Assign(nn::Module& root,
                                                  const ParallelPlan& plan) {
@@ -187,6 +181,7 @@ absl::Status ParallelizeModule(nn::Module& root, const DeviceMesh& mesh,
     CH_RETURN_IF_ERROR(
         module.style->Check(*module.named.module, module.named.name));
   }
+  CH_RETURN_IF_ERROR(CheckLocalHeads(modules, mesh.size()));
   // Gives the parameters the names that messages of styles use.
   root.NamedParameters();
   if (options.source_rank.has_value()) {

@@ -27,6 +27,7 @@
 namespace crosshatch::tp {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // Tokens [B, T] to [B, T, 3] through an embedding and an MLP, with sizes that
@@ -195,6 +196,65 @@ TEST(ParallelizeModuleTest, NamesUnitsThatDoNotDivide) {
             ParallelizeModule(table, mesh, {{"", ColwiseParallel({.unit = 2})}})
                 .message()),
         HasSubstr("units are for nn::Linear"));
+    return absl::OkStatus();
+  });
+}
+
+// The projections of an attention with `heads` query heads of width 2 and two
+// key heads.
+class Attention final : public nn::Module {
+ public:
+  explicit Attention(int64_t heads) : heads_(heads) {}
+  const char* type_name() const override { return "Attention"; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override { return {inputs[0]}; }
+
+ private:
+  const int64_t heads_;
+  nn::Linear& q_ = Make<nn::Linear>("q", 4, 2 * heads_);
+  nn::Linear& k_ = Make<nn::Linear>("k", 4, 4);
+  nn::Linear& out_ = Make<nn::Linear>("out", 2 * heads_, 4);
+};
+
+TEST(ParallelizeModuleTest, ChecksTheHeadsOfLocalOutputsAgainstEachOther) {
+  OnMesh({{"tp", 4}}, [](const DeviceMesh& mesh) -> absl::Status {
+    const auto lay_out = [&](const ColwiseOptions& q, const ColwiseOptions& k,
+                             const RowwiseOptions& out) {
+      Attention attention(/*heads=*/8);
+      return ParallelizeModule(attention, mesh,
+                               {{"q*", ColwiseParallel(q)},
+                                {"k", ColwiseParallel(k)},
+                                {"o*", RowwiseParallel(out)}});
+    };
+    const ColwiseOptions q = {
+        .use_local_output = true, .unit = 8, .subunit = 2};
+    const ColwiseOptions k = {
+        .use_local_output = true, .unit = 2, .query_heads = 8};
+    const RowwiseOptions out = {.unit = 8, .subunit = 2};
+    CH_RETURN_IF_ERROR(lay_out(q, k, out));
+    // Four even shards are of whole heads, whatever their units.
+    CH_RETURN_IF_ERROR(lay_out({.use_local_output = true}, k, {.unit = 2}));
+    // DTensors are redistributed.
+    CH_RETURN_IF_ERROR(
+        lay_out({.unit = 8}, {.unit = 2, .query_heads = 8}, {.unit = 8}));
+    const auto expect_refused = [](const absl::Status& status,
+                                   const std::string& entry,
+                                   const std::string& cure) {
+      CH_EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+      CH_EXPECT_THAT(std::string(status.message()),
+                     AllOf(HasSubstr("\"k\" for module \"k\" (ColwiseParallel, "
+                                     "query_heads=8)"),
+                           HasSubstr(entry), HasSubstr(cure)));
+    };
+    expect_refused(lay_out({.use_local_output = true, .unit = 8}, k, out),
+                   "\"q*\" for module \"q\"", "set its subunit to 2");
+    expect_refused(lay_out(q, k, {.unit = 8}), "\"o*\" for module \"out\"",
+                   "set its subunit to 2");
+    expect_refused(
+        lay_out(q, {.use_local_output = true, .unit = 4, .query_heads = 8},
+                out),
+        "\"q*\" for module \"q\" has heads of width 2", "set unit to 2");
     return absl::OkStatus();
   });
 }
