@@ -28,7 +28,6 @@ using ::testing::HasSubstr;
 /// the step.
 class Noisy final : public Module {
  public:
-  Noisy() { RegisterModule("up", up_); }
   const char* type_name() const override { return "Noisy"; }
 
   int runs = 0;
@@ -46,12 +45,11 @@ class Noisy final : public Module {
   }
 
  private:
-  Linear up_{3, 5};
+  Linear& up_ = Make<Linear>("up", 3, 5);
 };
 
 class Tree final : public Module {
  public:
-  Tree() { RegisterModule("noisy", noisy_); }
   const char* type_name() const override { return "Tree"; }
   Noisy& noisy() { return noisy_; }
 
@@ -63,7 +61,7 @@ class Tree final : public Module {
   }
 
  private:
-  Noisy noisy_;
+  Noisy& noisy_ = Make<Noisy>("noisy");
 };
 
 TEST(CheckpointTest, GivesTheSameBitsOfAModuleThatRunsTwice) {
@@ -98,11 +96,6 @@ TEST(CheckpointTest, GivesTheSameBitsOfAModuleThatRunsTwice) {
 /// checkpointed again.
 class Stateful final : public Module {
  public:
-  Stateful() {
-    RegisterModule("noisy", noisy_);
-    RegisterModule("drop", drop_);
-    RegisterModule("up", up_);
-  }
   const char* type_name() const override { return "Stateful"; }
   Noisy& noisy() { return noisy_; }
   Dropout& drop() { return drop_; }
@@ -114,9 +107,9 @@ class Stateful final : public Module {
   }
 
  private:
-  Noisy noisy_;
-  Dropout drop_{0.5};
-  Linear up_{5, 5};
+  Noisy& noisy_ = Make<Noisy>("noisy");
+  Dropout& drop_ = Make<Dropout>("drop", 0.5);
+  Linear& up_ = Make<Linear>("up", 5, 5);
 };
 
 /// State of a module that a program may change between forwards.

@@ -26,10 +26,6 @@ namespace {
 // [2, 4] to [2, 4] by 6 hidden units.
 class Mlp final : public Module {
  public:
-  Mlp() : up_(4, 6), down_(6, 4) {
-    RegisterModule("up", up_);
-    RegisterModule("down", down_);
-  }
   const char* type_name() const override { return "Mlp"; }
 
  protected:
@@ -38,16 +34,14 @@ class Mlp final : public Module {
   }
 
  private:
-  Linear up_;
-  Linear down_;
+  Linear& up_ = Make<Linear>("up", 4, 6);
+  Linear& down_ = Make<Linear>("down", 6, 4);
 };
 
 // A layer, then the MLP twice: its second input is an Exp, which needs the sum.
 class Net final : public Module {
  public:
-  Net() : first_(4, 4) {
-    RegisterModule("first", first_);
-    RegisterModule("mlp", mlp_);
+  Net() {
     for (Parameter* p : Parameters()) {
       Tensor values = Full(p->data().sizes(), 0.125);
       values.set_requires_grad(true);
@@ -63,8 +57,8 @@ class Net final : public Module {
   }
 
  private:
-  Linear first_;
-  Mlp mlp_;
+  Linear& first_ = Make<Linear>("first", 4, 4);
+  Mlp& mlp_ = Make<Mlp>("mlp");
 };
 
 absl::Status SplitHidden(const std::string& name, Module& module,

@@ -50,11 +50,7 @@ TEST(DistributeModuleTest, ReplicatesBuffers) {
 // [B, 5] to [B, 3] by 7 hidden units.
 class Net final : public Module {
  public:
-  explicit Net(bool filled = true)
-      : square_(5, 5), up_(5, 7, {.bias = true}), down_(7, 3) {
-    RegisterModule("square", square_);
-    RegisterModule("up", up_);
-    RegisterModule("down", down_);
+  explicit Net(bool filled = true) {
     if (!filled) return;
     int64_t salt = 0;
     for (Parameter* p : Parameters()) {
@@ -72,9 +68,9 @@ class Net final : public Module {
   }
 
  private:
-  Linear square_;
-  Linear up_;
-  Linear down_;
+  Linear& square_ = Make<Linear>("square", 5, 5);
+  Linear& up_ = Make<Linear>("up", {.in = 5, .out = 7, .bias = true});
+  Linear& down_ = Make<Linear>("down", 7, 3);
 };
 
 // Shards the hidden units over the mesh's one axis.

@@ -28,12 +28,7 @@ using ::testing::HasSubstr;
 /// A table, a Linear, and a head tied to the table.
 class Tied final : public Module {
  public:
-  Tied() {
-    RegisterModule("table", table_);
-    RegisterModule("up", up_);
-    RegisterModule("head", head_);
-    NamedParameters();
-  }
+  Tied() { NamedParameters(); }
   const char* type_name() const override { return "Tied"; }
   Linear& up() { return up_; }
 
@@ -43,9 +38,9 @@ class Tied final : public Module {
   }
 
  private:
-  Embedding table_{7, 5};
-  Linear up_{5, 5, {.bias = true}};
-  Linear head_{table_.weight()};
+  Embedding& table_ = Make<Embedding>("table", 7, 5);
+  Linear& up_ = Make<Linear>("up", {.in = 5, .out = 5, .bias = true});
+  Linear& head_ = Make<Linear>("head", table_.weight());
 };
 
 const std::vector<std::string> kNames = {"table.weight", "up.bias",

@@ -33,7 +33,6 @@ constexpr int64_t kWidth = 8;
 // output are replicated.
 class Layer final : public Module {
  public:
-  Layer() { RegisterModule("up", up_); }
   const char* type_name() const override { return "Layer"; }
 
  protected:
@@ -46,14 +45,12 @@ class Layer final : public Module {
     return Redistribute(t, Layout::Replicated(LayoutOf(t).mesh(), t.ndim()));
   }
 
-  Linear up_{kWidth, kWidth};
+  Linear& up_ = Make<Linear>("up", kWidth, kWidth);
 };
 
 class Net final : public Module {
  public:
   Net() {
-    RegisterModule("first", first_);
-    RegisterModule("second", second_);
     int64_t salt = 0;
     for (Parameter* p : Parameters()) {
       p->set_data(SmallIntegers(p->data().sizes(), ++salt));
@@ -68,8 +65,8 @@ class Net final : public Module {
   }
 
  private:
-  Layer first_;
-  Layer second_;
+  Layer& first_ = Make<Layer>("first");
+  Layer& second_ = Make<Layer>("second");
 };
 
 struct Outcome {

@@ -50,13 +50,6 @@ constexpr double kRoundings = 64;
 // middle one is split by features under tensor parallelism.
 class Net final : public nn::Module {
  public:
-  Net() {
-    RegisterModule("drop_in", drop_in_);
-    RegisterModule("up", up_);
-    RegisterModule("drop", drop_);
-    RegisterModule("down", down_);
-    RegisterModule("drop_out", drop_out_);
-  }
   const char* type_name() const override { return "Net"; }
   nn::Dropout& drop() { return drop_; }
   nn::Linear& up() { return up_; }
@@ -71,11 +64,11 @@ class Net final : public nn::Module {
   }
 
  private:
-  nn::Dropout drop_in_{0.25};
-  nn::Linear up_{5, 8};
-  nn::Dropout drop_{0.5};
-  nn::Linear down_{8, 2};
-  nn::Dropout drop_out_{0.25};
+  nn::Dropout& drop_in_ = Make<nn::Dropout>("drop_in", 0.25);
+  nn::Linear& up_ = Make<nn::Linear>("up", 5, 8);
+  nn::Dropout& drop_ = Make<nn::Dropout>("drop", 0.5);
+  nn::Linear& down_ = Make<nn::Linear>("down", 8, 2);
+  nn::Dropout& drop_out_ = Make<nn::Dropout>("drop_out", 0.25);
 };
 
 struct Case {

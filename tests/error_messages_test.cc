@@ -43,11 +43,7 @@ using ::testing::HasSubstr;
 // A projection, a norm that a plan may omit, and dropout.
 class Block final : public nn::Module {
  public:
-  explicit Block(double p) : drop_(p) {
-    RegisterModule("up", up_);
-    RegisterModule("norm", norm_);
-    RegisterModule("drop", drop_);
-  }
+  explicit Block(double p) : drop_(Make<nn::Dropout>("drop", p)) {}
   const char* type_name() const override { return "Block"; }
   nn::Module& up() { return up_; }
   nn::Module& norm() { return norm_; }
@@ -58,14 +54,14 @@ class Block final : public nn::Module {
   }
 
  private:
-  nn::Linear up_{6, 6};
-  nn::RmsNorm norm_{6, 1e-5};
-  nn::Dropout drop_;
+  nn::Linear& up_ = Make<nn::Linear>("up", 6, 6);
+  nn::RmsNorm& norm_ = Make<nn::RmsNorm>("norm", 6, 1e-5);
+  nn::Dropout& drop_;
 };
 
 class Net final : public nn::Module {
  public:
-  explicit Net(double p = 0) : block_(p) { RegisterModule("layers.0", block_); }
+  explicit Net(double p = 0) : block_(Make<Block>("layers.0", p)) {}
   const char* type_name() const override { return "Net"; }
   Block& block() { return block_; }
 
@@ -75,7 +71,7 @@ class Net final : public nn::Module {
   }
 
  private:
-  Block block_;
+  Block& block_;
 };
 
 // Contains a module without registering it.
@@ -94,7 +90,6 @@ class Forgetful final : public nn::Module {
 
 class Words final : public nn::Module {
  public:
-  Words() { RegisterModule("table", table_); }
   const char* type_name() const override { return "Words"; }
 
  protected:
@@ -103,7 +98,7 @@ class Words final : public nn::Module {
   }
 
  private:
-  nn::Embedding table_{5, 3};
+  nn::Embedding& table_ = Make<nn::Embedding>("table", 5, 3);
 };
 
 // Returns its first input and another tensor.

@@ -35,10 +35,6 @@ constexpr int64_t kDim = 3;
 constexpr int64_t kHidden = 4;
 constexpr int64_t kLow = 2;
 
-std::shared_ptr<nn::Parameter> NewParameter(Shape sizes, DType dtype) {
-  return std::make_shared<nn::Parameter>(sizes, dtype, nn::Initializer{});
-}
-
 void FillWithIntegers(nn::Module& model) {
   int64_t salt = 0;
   for (nn::Parameter* p : model.Parameters()) {
@@ -50,31 +46,24 @@ void FillWithIntegers(nn::Module& model) {
 /// A low-rank product in bfloat16.
 class Adapter final : public nn::Module {
  public:
-  Adapter()
-      : a_(NewParameter({kLow, kDim}, kBFloat16)),
-        b_(NewParameter({kDim, kLow}, kBFloat16)) {
-    RegisterParameter("a", a_);
-    RegisterParameter("b", b_);
-  }
   const char* type_name() const override { return "Adapter"; }
 
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
     const Tensor low =
-        crosshatch::Linear(ToDType(inputs[0], kBFloat16), a_->Get(), Tensor());
-    return {ToDType(crosshatch::Linear(low, b_->Get(), Tensor()), kFloat32)};
+        crosshatch::Linear(ToDType(inputs[0], kBFloat16), a_.Get(), Tensor());
+    return {ToDType(crosshatch::Linear(low, b_.Get(), Tensor()), kFloat32)};
   }
 
  private:
-  std::shared_ptr<nn::Parameter> a_, b_;
+  nn::Parameter& a_ = MakeParameter("a", {kLow, kDim}, {}, kBFloat16);
+  nn::Parameter& b_ = MakeParameter("b", {kDim, kLow}, {}, kBFloat16);
 };
 
 /// Computes base(x) + adapter(x). The base may be frozen.
 class Adapted final : public nn::Module {
  public:
-  explicit Adapted(bool frozen = true) : base_(kDim, kDim) {
-    RegisterModule("base", base_);
-    RegisterModule("adapter", adapter_);
+  explicit Adapted(bool frozen = true) {
     base_.weight()->set_requires_grad(!frozen);
   }
   const char* type_name() const override { return "Adapted"; }
@@ -86,43 +75,37 @@ class Adapted final : public nn::Module {
   }
 
  private:
-  nn::Linear base_;
-  Adapter adapter_;
+  nn::Linear& base_ = Make<nn::Linear>("base", kDim, kDim);
+  Adapter& adapter_ = Make<Adapter>("adapter");
 };
 
 /// Computes scale * (down(relu(up(y))) + adapted(y)) + offset of y = first(x).
 class Middle final : public nn::Module {
  public:
   explicit Middle(std::shared_ptr<nn::Parameter> tied)
-      : first_(std::move(tied)),
-        up_(kDim, kHidden, {.bias = true}),
-        down_(kHidden, kDim),
-        scale_(NewParameter({kDim}, kFloat64)),
-        offset_(NewParameter({kDim}, kFloat32)) {
-    RegisterModule("first", first_);
-    RegisterModule("up", up_);
-    RegisterModule("down", down_);
-    RegisterModule("adapted", adapted_);
-    RegisterParameter("scale", scale_);
-    RegisterParameter("offset", offset_);
-    offset_->set_requires_grad(false);
+      : first_(Make<nn::Linear>("first", std::move(tied))) {
+    offset_.set_requires_grad(false);
   }
   const char* type_name() const override { return "Middle"; }
-  const nn::Parameter& offset() const { return *offset_; }
+  const nn::Parameter& offset() const { return offset_; }
 
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
     const Tensor y = first_.Forward(inputs[0]);
     const Tensor sum =
         Add(down_.Forward(Relu(up_.Forward(y))), adapted_.Forward(y));
-    const Tensor scaled = Mul(ToDType(sum, kFloat64), scale_->Get());
-    return {Add(ToDType(scaled, kFloat32), offset_->Get())};
+    const Tensor scaled = Mul(ToDType(sum, kFloat64), scale_.Get());
+    return {Add(ToDType(scaled, kFloat32), offset_.Get())};
   }
 
  private:
-  nn::Linear first_, up_, down_;
-  Adapted adapted_;
-  std::shared_ptr<nn::Parameter> scale_, offset_;
+  nn::Linear& first_;
+  nn::Linear& up_ =
+      Make<nn::Linear>("up", {.in = kDim, .out = kHidden, .bias = true});
+  nn::Linear& down_ = Make<nn::Linear>("down", kHidden, kDim);
+  Adapted& adapted_ = Make<Adapted>("adapted");
+  nn::Parameter& scale_ = MakeParameter("scale", {kDim}, {}, kFloat64);
+  nn::Parameter& offset_ = MakeParameter("offset", {kDim}, {});
 };
 
 /// Computes head(middle(x)). The head's weight is tied to middle's first

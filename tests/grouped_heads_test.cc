@@ -114,13 +114,7 @@ tp::ParallelPlan PlanOf(int64_t heads, int64_t kv_heads, int64_t width) {
 class MergedAttention final : public nn::Module {
  public:
   explicit MergedAttention(const Case& c)
-      : case_(c),
-        group_(c.heads / c.kv_heads),
-        qkv_(kDim, (c.heads + 2 * c.kv_heads) * kWidth, {.stddev = 0.3}),
-        out_(c.heads * kWidth, kDim, {.stddev = 0.3}) {
-    RegisterModule("qkv", qkv_);
-    RegisterModule("out", out_);
-  }
+      : case_(c), group_(c.heads / c.kv_heads) {}
   const char* type_name() const override { return "MergedAttention"; }
 
   static tp::ParallelPlan Plan(const Case& c) {
@@ -153,29 +147,22 @@ class MergedAttention final : public nn::Module {
  private:
   const Case case_;
   const int64_t group_;
-  nn::Linear qkv_;
-  nn::Linear out_;
+  nn::Linear& qkv_ = Make<nn::Linear>(
+      "qkv", {.in = kDim,
+              .out = (case_.heads + 2 * case_.kv_heads) * kWidth,
+              .stddev = 0.3});
+  nn::Linear& out_ = Make<nn::Linear>(
+      "out", {.in = case_.heads * kWidth, .out = kDim, .stddev = 0.3});
 };
 
 // Gate and up are merged by units. The norms have no style.
 class OwnModel final : public nn::Module {
  public:
-  explicit OwnModel(const Case& c) {
-    if (c.kind == Kind::kApart) {
-      attention_ =
-          std::make_unique<Attention>(kDim, c.heads, c.kv_heads, kWidth);
-    } else {
-      attention_ = std::make_unique<MergedAttention>(c);
-    }
-    RegisterModule("embed", embed_);
-    RegisterModule("norm", norm_);
-    RegisterModule("attention", *attention_);
-    RegisterModule("mlp_norm", mlp_norm_);
-    RegisterModule("gate_up", gate_up_);
-    RegisterModule("down", down_);
-    RegisterModule("head", head_);
-    NamedParameters();
-  }
+  explicit OwnModel(const Case& c)
+      : attention_(c.kind == Kind::kApart
+                       ? static_cast<nn::Module&>(Make<Attention>(
+                             "attention", kDim, c.heads, c.kv_heads, kWidth))
+                       : Make<MergedAttention>("attention", c)) {}
   const char* type_name() const override { return "OwnModel"; }
 
   static tp::ParallelPlan Plan(const Case& c) {
@@ -193,7 +180,7 @@ class OwnModel final : public nn::Module {
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
     Tensor x = embed_.Forward(inputs[0]);
-    x = Add(x, attention_->Forward(norm_.Forward(x)));
+    x = Add(x, attention_.Forward(norm_.Forward(x)));
     const TensorList parts = SplitUnits(gate_up_.Forward(mlp_norm_.Forward(x)),
                                         {kInnerUnit, kInnerUnit}, -1);
     return {head_.Forward(Add(x, down_.Forward(SwiGlu(parts[0], parts[1]))))};
@@ -203,13 +190,16 @@ class OwnModel final : public nn::Module {
   static constexpr int64_t kInnerUnit = 3;
   static constexpr int64_t kInner = 15;
 
-  nn::Embedding embed_{kVocab, kDim, 0.5};
-  nn::RmsNorm norm_{kDim, 1e-5};
-  std::unique_ptr<nn::Module> attention_;
-  nn::RmsNorm mlp_norm_{kDim, 1e-5};
-  nn::Linear gate_up_{kDim, 2 * kInner, {.stddev = 0.3}};
-  nn::Linear down_{kInner, kDim, {.stddev = 0.3}};
-  nn::Linear head_{kDim, kVocab, {.stddev = 0.3}};
+  nn::Embedding& embed_ = Make<nn::Embedding>("embed", kVocab, kDim, 0.5);
+  nn::RmsNorm& norm_ = Make<nn::RmsNorm>("norm", kDim, 1e-5);
+  nn::Module& attention_;
+  nn::RmsNorm& mlp_norm_ = Make<nn::RmsNorm>("mlp_norm", kDim, 1e-5);
+  nn::Linear& gate_up_ = Make<nn::Linear>(
+      "gate_up", {.in = kDim, .out = 2 * kInner, .stddev = 0.3});
+  nn::Linear& down_ =
+      Make<nn::Linear>("down", {.in = kInner, .out = kDim, .stddev = 0.3});
+  nn::Linear& head_ =
+      Make<nn::Linear>("head", {.in = kDim, .out = kVocab, .stddev = 0.3});
 };
 
 nn::LlamaConfig LlamaOf(const Case& c) {

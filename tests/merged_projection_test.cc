@@ -44,15 +44,7 @@ constexpr int64_t kDim = 6;
 
 class Attention final : public nn::Module {
  public:
-  explicit Attention(const Case& c)
-      : case_(c),
-        group_(c.heads / c.kv_heads),
-        qkv_(kDim, (c.heads + 2 * c.kv_heads) * kWidth,
-             {.bias = true, .stddev = 0.5}),
-        out_(c.heads * kWidth, kDim, {.stddev = 0.5}) {
-    RegisterModule("qkv", qkv_);
-    RegisterModule("out", out_);
-  }
+  explicit Attention(const Case& c) : case_(c), group_(c.heads / c.kv_heads) {}
   const char* type_name() const override { return "Attention"; }
 
   static tp::ParallelPlan Plan(const Case& c) {
@@ -89,8 +81,13 @@ class Attention final : public nn::Module {
  private:
   const Case case_;
   const int64_t group_;
-  nn::Linear qkv_;
-  nn::Linear out_;
+  nn::Linear& qkv_ = Make<nn::Linear>(
+      "qkv", {.in = kDim,
+              .out = (case_.heads + 2 * case_.kv_heads) * kWidth,
+              .bias = true,
+              .stddev = 0.5});
+  nn::Linear& out_ = Make<nn::Linear>(
+      "out", {.in = case_.heads * kWidth, .out = kDim, .stddev = 0.5});
   std::vector<std::string> layouts_;
 };
 
@@ -169,13 +166,7 @@ INSTANTIATE_TEST_SUITE_P(
 // Gate and up, merged in units of which a rank has whole ones.
 class GatedMlp final : public nn::Module {
  public:
-  explicit GatedMlp(bool by_units)
-      : by_units_(by_units),
-        gate_up_(kDim, 2 * kInner, {.stddev = 0.5}),
-        down_(kInner, kDim, {.stddev = 0.5}) {
-    RegisterModule("gate_up", gate_up_);
-    RegisterModule("down", down_);
-  }
+  explicit GatedMlp(bool by_units) : by_units_(by_units) {}
   const char* type_name() const override { return "GatedMlp"; }
 
   static tp::ParallelPlan Plan(bool by_units) {
@@ -196,8 +187,10 @@ class GatedMlp final : public nn::Module {
   static constexpr int64_t kUnit = 4;
   static constexpr int64_t kInner = 12;
   const bool by_units_;
-  nn::Linear gate_up_;
-  nn::Linear down_;
+  nn::Linear& gate_up_ = Make<nn::Linear>(
+      "gate_up", {.in = kDim, .out = 2 * kInner, .stddev = 0.5});
+  nn::Linear& down_ =
+      Make<nn::Linear>("down", {.in = kInner, .out = kDim, .stddev = 0.5});
 };
 
 TEST(MergedGateTest, StaysSplit) {

@@ -27,9 +27,7 @@ Tensor Input() { return SmallIntegers({2, 4}, 2).set_requires_grad(true); }
 
 class Mlp final : public nn::Module {
  public:
-  Mlp() : up_(4, 6), down_(6, 4) {
-    RegisterModule("up", up_);
-    RegisterModule("down", down_);
+  Mlp() {
     for (nn::Parameter* p : Parameters()) {
       p->set_data(SmallIntegers(p->data().sizes(), 1));
     }
@@ -46,8 +44,8 @@ class Mlp final : public nn::Module {
   }
 
  private:
-  nn::Linear up_;
-  nn::Linear down_;
+  nn::Linear& up_ = Make<nn::Linear>("up", 4, 6);
+  nn::Linear& down_ = Make<nn::Linear>("down", 6, 4);
 };
 
 void ForwardOfMlp(const ParallelPlan& plan,
@@ -109,10 +107,7 @@ class Passes final : public nn::Module {
 // second output, to `down`.
 class InSecondPlace final : public nn::Module {
  public:
-  InSecondPlace() : up_(4, 4), down_(4, 4) {
-    RegisterModule("up", up_);
-    RegisterModule("both", both_);
-    RegisterModule("down", down_);
+  InSecondPlace() {
     for (nn::Parameter* p : Parameters()) {
       p->set_data(SmallIntegers(p->data().sizes(), 1));
     }
@@ -126,9 +121,9 @@ class InSecondPlace final : public nn::Module {
   }
 
  private:
-  nn::Linear up_;
-  Passes both_;
-  nn::Linear down_;
+  nn::Linear& up_ = Make<nn::Linear>("up", 4, 4);
+  Passes& both_ = Make<Passes>("both");
+  nn::Linear& down_ = Make<nn::Linear>("down", 4, 4);
 };
 
 void ForwardInSecondPlace(const ParallelPlan& plan) {
@@ -191,10 +186,7 @@ TEST(LocalOutputDeathTest, IsCheckedWithinAModule) {
 
 class Fork final : public nn::Module {
  public:
-  Fork() : first_(4, 4), left_(4, 4), right_(4, 4) {
-    RegisterModule("first", first_);
-    RegisterModule("left", left_);
-    RegisterModule("right", right_);
+  Fork() {
     int64_t salt = 0;
     for (nn::Parameter* p : Parameters()) {
       p->set_data(SmallIntegers(p->data().sizes(), ++salt));
@@ -209,9 +201,9 @@ class Fork final : public nn::Module {
   }
 
  private:
-  nn::Linear first_;
-  nn::Linear left_;
-  nn::Linear right_;
+  nn::Linear& first_ = Make<nn::Linear>("first", 4, 4);
+  nn::Linear& left_ = Make<nn::Linear>("left", 4, 4);
+  nn::Linear& right_ = Make<nn::Linear>("right", 4, 4);
 };
 
 // On one rank, and on the first rank of a dim of size 1, the shard is the whole

@@ -34,11 +34,7 @@ using ::testing::HasSubstr;
 // do not divide by two or three.
 class Net final : public nn::Module {
  public:
-  Net()
-      : embed_(11, 5), up_(5, 7, {.bias = true}), down_(7, 3, {.bias = true}) {
-    RegisterModule("embed", embed_);
-    RegisterModule("up", up_);
-    RegisterModule("down", down_);
+  Net() {
     int64_t salt = 0;
     for (nn::Parameter* p : Parameters()) {
       p->set_data(SmallIntegers(p->data().sizes(), ++salt));
@@ -53,9 +49,10 @@ class Net final : public nn::Module {
   }
 
  private:
-  nn::Embedding embed_;
-  nn::Linear up_;
-  nn::Linear down_;
+  nn::Embedding& embed_ = Make<nn::Embedding>("embed", 11, 5);
+  nn::Linear& up_ = Make<nn::Linear>("up", {.in = 5, .out = 7, .bias = true});
+  nn::Linear& down_ =
+      Make<nn::Linear>("down", {.in = 7, .out = 3, .bias = true});
 };
 
 Tensor Tokens() {

@@ -277,12 +277,6 @@ class Weigh final : public nn::Module {
 // Two products, with a norm and a buffer in between.
 class Block final : public nn::Module {
  public:
-  Block() {
-    RegisterModule("up", up_);
-    RegisterModule("norm", norm_);
-    RegisterModule("weigh", weigh_);
-    RegisterModule("down", down_);
-  }
   const char* type_name() const override { return "Block"; }
 
  protected:
@@ -292,10 +286,12 @@ class Block final : public nn::Module {
   }
 
  private:
-  nn::Linear up_{kWidth, 6, {.bias = true, .stddev = 0.5}};
-  nn::RmsNorm norm_{6, 1e-5};
-  Weigh weigh_;
-  nn::Linear down_{6, kWidth, {.stddev = 0.5}};
+  nn::Linear& up_ = Make<nn::Linear>(
+      "up", {.in = kWidth, .out = 6, .bias = true, .stddev = 0.5});
+  nn::RmsNorm& norm_ = Make<nn::RmsNorm>("norm", 6, 1e-5);
+  Weigh& weigh_ = Make<Weigh>("weigh");
+  nn::Linear& down_ =
+      Make<nn::Linear>("down", {.in = 6, .out = kWidth, .stddev = 0.5});
 };
 
 absl::StatusOr<Values> OutputAndGradients(nn::Module& module) {
@@ -629,21 +625,16 @@ TEST(ColwiseParallelTest, HooksSeeTheMeshOfThePlan) {
 // A program's own module: x * scale, element by element.
 class Scale final : public nn::Module {
  public:
-  Scale()
-      : scale_(std::make_shared<nn::Parameter>(
-            Shape{kWidth}, kFloat32,
-            nn::Initializer{nn::Initializer::Kind::kNormal, 0.5})) {
-    RegisterParameter("scale", scale_);
-  }
   const char* type_name() const override { return "Scale"; }
 
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
-    return {Mul(inputs[0], scale_->Get())};
+    return {Mul(inputs[0], scale_.Get())};
   }
 
  private:
-  std::shared_ptr<nn::Parameter> scale_;
+  nn::Parameter& scale_ =
+      MakeParameter("scale", {kWidth}, nn::init::Normal(0.5));
 };
 
 // [own_style]

@@ -19,10 +19,6 @@ namespace {
 
 class Twice final : public Module {
  public:
-  Twice() {
-    RegisterModule("first", first_);
-    RegisterModule("second", second_);
-  }
   const char* type_name() const override { return "Twice"; }
   Dropout& first() { return first_; }
   Dropout& second() { return second_; }
@@ -33,8 +29,8 @@ class Twice final : public Module {
   }
 
  private:
-  Dropout first_{0.25};
-  Dropout second_{0.5};
+  Dropout& first_ = Make<Dropout>("first", 0.25);
+  Dropout& second_ = Make<Dropout>("second", 0.5);
 };
 
 std::vector<float> Draw(Module& module, uint64_t seed, uint64_t step) {

@@ -12,7 +12,7 @@
 
 #include "crosshatch/nn/name_pattern.h"
 #include "crosshatch/nn/optim/adamw.h"
-#include "crosshatch/nn/optim/adamw_testutil.h"
+#include "crosshatch/nn/optim/optim_testutil.h"
 #include "crosshatch/nn/optim/schedule.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/cast.h"

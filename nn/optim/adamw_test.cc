@@ -16,7 +16,7 @@
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/name_pattern.h"
-#include "crosshatch/nn/optim/adamw_testutil.h"
+#include "crosshatch/nn/optim/optim_testutil.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/in_place.h"

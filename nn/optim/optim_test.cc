@@ -19,6 +19,7 @@
 #include "crosshatch/nn/optim/adamw.h"
 #include "crosshatch/nn/optim/ema.h"
 #include "crosshatch/nn/optim/lion.h"
+#include "crosshatch/nn/optim/optim_testutil.h"
 #include "crosshatch/nn/optim/sgd.h"
 #include "crosshatch/nn/state_dict.h"
 #include "crosshatch/tensor/autograd.h"
@@ -43,31 +44,6 @@ constexpr int64_t kMostInt64 = std::numeric_limits<int64_t>::max();
 /// The maximum step count of a state.
 constexpr int64_t kMostSteps = kMostInt64 / 2;
 
-/// Returns values in (-1, 1) without a pattern.
-std::vector<float> Values(int seed) {
-  std::vector<float> values;
-  uint32_t state = 12345u + 777u * static_cast<uint32_t>(seed);
-  for (int64_t i = 0; i < kSize; ++i) {
-    state = state * 1664525u + 1013904223u;
-    values.push_back(static_cast<float>(state >> 8) * 0x1p-23f - 1.0f);
-  }
-  return values;
-}
-
-std::unique_ptr<Parameter> Named(const std::string& name, const Tensor& data) {
-  auto parameter =
-      std::make_unique<Parameter>(data.sizes(), kFloat32, Initializer{});
-  parameter->set_name(name);
-  parameter->set_data(data);
-  return parameter;
-}
-
-std::unique_ptr<Parameter> Named(const std::string& name,
-                                 const std::vector<float>& values) {
-  return Named(
-      name, FromValues<float>({static_cast<int64_t>(values.size())}, values));
-}
-
 std::vector<float> Floats(const Tensor& t) { return t.ToVector<float>(); }
 
 /// Runs `optimizer` on its one `parameter`, and `reference`(p, m, g, step), on
@@ -80,7 +56,7 @@ void ExpectFollows(Optimizer& optimizer, Parameter& parameter, F reference,
   for (float v : parameter.data().ToVector<float>()) p.push_back(v);
   std::vector<double> m(p.size());
   for (int step = 1; step <= kSteps; ++step) {
-    const std::vector<float> grad = Values(step);
+    const std::vector<float> grad = Values(kSize, step);
     parameter.set_grad(FromValues<float>({kSize}, grad));
     ASSERT_TRUE(optimizer.Step().ok());
     for (size_t i = 0; i < p.size(); ++i) {
@@ -104,7 +80,7 @@ TEST(SgdTest, FollowsTheFormula) {
       {.lr = 0.1, .momentum = 0.8, .weight_decay = 0.1, .nesterov = true},
   };
   for (const SgdOptions& o : cases) {
-    const auto parameter = Named("p", Values(0));
+    const auto parameter = MakeParameter("p", Values(kSize, 0));
     Sgd optimizer({parameter.get()}, o);
     EXPECT_EQ(optimizer.slots().size(), o.momentum == 0 ? 0u : 1u);
     // The sum has at most 1 / (1 - momentum) gradients of size up to 1.3.
@@ -126,7 +102,7 @@ TEST(SgdTest, FollowsTheFormula) {
 TEST(LionTest, FollowsTheFormula) {
   const LionOptions o = {
       .lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1};
-  const auto parameter = Named("p", Values(0));
+  const auto parameter = MakeParameter("p", Values(kSize, 0));
   Lion optimizer({parameter.get()}, o);
   ExpectFollows(
       optimizer, *parameter,
@@ -140,38 +116,9 @@ TEST(LionTest, FollowsTheFormula) {
   EXPECT_EQ(optimizer.StateOf(0).step, kSteps);
 }
 
-TEST(OptimizersTest, UpdateOtherDTypesInFloat32) {
-  const std::vector<float> start = Values(0);
-  const std::vector<float> grad = Values(1);
-  const auto run = [&](auto make, DType dtype) {
-    auto parameter =
-        std::make_unique<Parameter>(Shape{kSize}, dtype, Initializer{});
-    parameter->set_name("p");
-    parameter->set_data(ToDType(FromValues<float>({kSize}, start), dtype));
-    const auto optimizer = make(parameter.get());
-    parameter->set_grad(ToDType(FromValues<float>({kSize}, grad), dtype));
-    EXPECT_TRUE(optimizer->Step().ok());
-    EXPECT_EQ(optimizer->StateOf(0).tensors[0].dtype(), kFloat32);
-    EXPECT_EQ(parameter->data().dtype(), dtype);
-    return parameter->data().ToVector<float>();
-  };
-  const auto check = [&](auto make) {
-    const std::vector<float> exact = run(make, kFloat32);
-    const std::vector<float> rounded = run(make, kBFloat16);
-    // Start, gradient and result are rounded to 8 bits each.
-    for (size_t i = 0; i < exact.size(); ++i) {
-      EXPECT_NEAR(rounded[i], exact[i], 0x1p-8);
-    }
-  };
-  check([](Parameter* p) {
-    return std::make_unique<Sgd>(std::vector<Parameter*>{p},
-                                 SgdOptions{.lr = 0.1, .momentum = 0.9});
-  });
-}
-
 TEST(OptimizersTest, HaveGroups) {
-  const auto weight = Named("a.weight", std::vector<float>{1});
-  const auto bias = Named("a.bias", std::vector<float>{1});
+  const auto weight = MakeParameter("a.weight", std::vector<float>{1});
+  const auto bias = MakeParameter("a.bias", std::vector<float>{1});
   const auto step = [&](Optimizer& optimizer) {
     for (Parameter* p : {weight.get(), bias.get()}) {
       p->set_data(Ones({1}));
@@ -194,7 +141,7 @@ TEST(OptimizersTest, HaveGroups) {
 }
 
 TEST(OptimizersTest, NameOptionsThatMakeNoUpdate) {
-  const auto p = Named("p", std::vector<float>{1});
+  const auto p = MakeParameter("p", std::vector<float>{1});
   p->set_grad(Ones({1}));
   const auto message_of = [](Optimizer&& optimizer) {
     const absl::Status status = optimizer.Step();
@@ -215,8 +162,8 @@ TEST(OptimizersTest, NameOptionsThatMakeNoUpdate) {
 TEST(OptimizersTest, WarnOnceOfNoGradientOnARankOfSeveral) {
   CH_SKIP_ON(TestEngine::kMpi, "captures the output of one process");
   const auto step_twice = [](World& world) -> absl::Status {
-    const auto w = Named("w", Values(1));
-    const auto v = Named("v", Values(2));
+    const auto w = MakeParameter("w", Values(kSize, 1));
+    const auto v = MakeParameter("v", Values(kSize, 2));
     Sgd optimizer({w.get(), v.get()}, {.lr = 0.1});
     if (world.rank() == 1) v->data().set_grad(Ones({kSize}));
     CH_RETURN_IF_ERROR(optimizer.Step());
@@ -236,11 +183,11 @@ TEST(OptimizersTest, WarnOnceOfNoGradientOnARankOfSeveral) {
 }
 
 TEST(OptimizersDeathTest, NameMissingParameters) {
-  const auto weight = Named("weight", std::vector<float>{1});
+  const auto weight = MakeParameter("weight", std::vector<float>{1});
   EXPECT_DEATH(Sgd({weight.get(), nullptr}, {}),
                HasSubstr("Sgd: parameter 1 of 2 is null"));
   EXPECT_DEATH(Ema({nullptr}, {}), HasSubstr("Ema: parameter 0 of 1 is null"));
-  const auto bias = Named("bias", std::vector<float>{1});
+  const auto bias = MakeParameter("bias", std::vector<float>{1});
   EXPECT_DEATH(Sgd({weight.get(), bias.get(), weight.get()}, {}),
                HasSubstr("Sgd: parameter weight is listed twice, as 0 and 2"));
   EXPECT_DEATH(Ema({bias.get(), bias.get()}, {}),
@@ -309,7 +256,7 @@ TEST(OptimizersTest, OutliveTheirModel) {
 }
 
 TEST(OptimizersTest, NameGroupsWithoutAPredicate) {
-  const auto weight = Named("weight", std::vector<float>{1});
+  const auto weight = MakeParameter("weight", std::vector<float>{1});
   weight->set_grad(Ones({1}));
   Sgd sgd({weight.get()}, {}, {{.has = nullptr, .lr_scale = 2}});
   EXPECT_THAT(
@@ -319,10 +266,10 @@ TEST(OptimizersTest, NameGroupsWithoutAPredicate) {
 
 TEST(OptimizersTest, AreStateful) {
   const auto check = [](auto make) {
-    const auto stopped = Named("p", Values(0));
-    const auto whole = Named("p", Values(0));
+    const auto stopped = MakeParameter("p", Values(kSize, 0));
+    const auto whole = MakeParameter("p", Values(kSize, 0));
     const auto step = [](Optimizer& optimizer, Parameter& p, int i) {
-      p.set_grad(FromValues<float>({kSize}, Values(i)));
+      p.set_grad(FromValues<float>({kSize}, Values(kSize, i)));
       ASSERT_TRUE(optimizer.Step().ok());
     };
     const auto first = make(stopped.get());
@@ -347,7 +294,7 @@ TEST(OptimizersTest, AreStateful) {
     ASSERT_TRUE(again->Restore(*fill).ok());
     EXPECT_EQ(again->StateOf(0).step, 2);
     // Repeat by hand.
-    const auto by_hand_parameter = Named("p", Values(9));
+    const auto by_hand_parameter = MakeParameter("p", Values(kSize, 9));
     const auto by_hand = make(by_hand_parameter.get());
     ASSERT_TRUE(by_hand->SetState("p", first->StateOf(0)).ok());
     EXPECT_EQ(by_hand->StateOf(0).step, 2);
@@ -368,7 +315,7 @@ TEST(OptimizersTest, AreStateful) {
 }
 
 TEST(OptimizersTest, TakeNoStateThatDoesNotFit) {
-  const auto p = Named("p", std::vector<float>{1, 2});
+  const auto p = MakeParameter("p", std::vector<float>{1, 2});
   Lion lion({p.get()}, {});
   const OptimizerState kept = {.step = 3, .tensors = {Full({2}, 5)}};
   ASSERT_TRUE(lion.SetState("p", kept).ok());
@@ -414,7 +361,7 @@ TEST(OptimizersTest, RefuseStateOfAnotherLayout) {
   OnMesh({{"fsdp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
     const Layout whole = Layout::Replicated(mesh.layout(), 1);
     const Layout rows = whole.WithShard(0, 0);
-    const auto p = Named("p", DistributeTensor(Ones({4}), mesh, rows));
+    const auto p = MakeParameter("p", DistributeTensor(Ones({4}), mesh, rows));
     Sgd sgd({p.get()}, {.momentum = 0.5});
     for (const Tensor& other :
          {Ones({4}), Ones({2}), DistributeTensor(Ones({4}), mesh, whole),
@@ -435,7 +382,7 @@ TEST(OptimizersTest, RefuseStateOfAnotherLayout) {
 }
 
 TEST(OptimizersTest, RefuseStepsOutOfRange) {
-  const auto p = Named("p", std::vector<float>{1, 2});
+  const auto p = MakeParameter("p", std::vector<float>{1, 2});
   Lion lion({p.get()}, {});
   ASSERT_TRUE(lion.SetState("p", {.step = 3, .tensors = {Ones({2})}}).ok());
   StateDict state = lion.State().value();
@@ -456,14 +403,14 @@ TEST(OptimizersTest, RefuseStepsOutOfRange) {
 }
 
 TEST(EmaTest, FollowsTheFormula) {
-  const auto p = Named("p", Values(0));
+  const auto p = MakeParameter("p", Values(kSize, 0));
   Ema ema({p.get()}, {.decay = 0.9});
   EXPECT_TRUE(absl::IsFailedPrecondition(ema.SwapIn()));
   ASSERT_TRUE(ema.Update().ok());
   std::vector<double> average;
-  for (float v : Values(0)) average.push_back(v);
+  for (float v : Values(kSize, 0)) average.push_back(v);
   for (int step = 1; step <= kSteps; ++step) {
-    const std::vector<float> values = Values(step);
+    const std::vector<float> values = Values(kSize, step);
     p->set_data(FromValues<float>({kSize}, values));
     ASSERT_TRUE(ema.Update().ok());
     for (size_t i = 0; i < average.size(); ++i) {
@@ -486,7 +433,7 @@ TEST(EmaTest, FollowsTheFormula) {
 }
 
 TEST(EmaTest, RefusesAStepWhileSwappedIn) {
-  const auto p = Named("p", Values(0));
+  const auto p = MakeParameter("p", Values(kSize, 0));
   Sgd sgd({p.get()}, {.lr = 1});
   Ema ema({p.get()}, {.decay = 0.9});
   ASSERT_TRUE(ema.Update().ok());
@@ -510,10 +457,10 @@ TEST(EmaTest, RefusesAStepWhileSwappedIn) {
 TEST(EmaTest, KeepsParametersOfOtherDTypes) {
   Parameter p({kSize}, kBFloat16, Initializer{});
   p.set_name("p");
-  p.set_data(ToDType(FromValues<float>({kSize}, Values(0)), kBFloat16));
+  p.set_data(ToDType(FromValues<float>({kSize}, Values(kSize, 0)), kBFloat16));
   Ema ema({&p}, {.decay = 0.5});
   ASSERT_TRUE(ema.Update().ok());
-  p.set_data(ToDType(FromValues<float>({kSize}, Values(1)), kBFloat16));
+  p.set_data(ToDType(FromValues<float>({kSize}, Values(kSize, 1)), kBFloat16));
   ASSERT_TRUE(ema.Update().ok());
   EXPECT_EQ(ema.average(0).dtype(), kFloat32);
   const std::vector<float> before = p.data().ToVector<float>();
@@ -525,7 +472,7 @@ TEST(EmaTest, KeepsParametersOfOtherDTypes) {
 }
 
 TEST(EmaTest, IsStateful) {
-  const auto p = Named("p", Values(0));
+  const auto p = MakeParameter("p", Values(kSize, 0));
   Ema ema({p.get()}, {.decay = 0.5});
   const absl::StatusOr<StateDict> fresh = ema.State();
   ASSERT_TRUE(fresh.ok());
@@ -534,7 +481,7 @@ TEST(EmaTest, IsStateful) {
   const absl::StatusOr<StateDict> kept = ema.State();
   ASSERT_TRUE(kept.ok());
   EXPECT_THAT(NamesOf(*kept), ElementsAre("p.average", "updates"));
-  const auto other = Named("p", Values(5));
+  const auto other = MakeParameter("p", Values(kSize, 5));
   Ema again({other.get()}, {.decay = 0.5});
   const auto refusal = [&](const std::vector<std::string>& saved) {
     return std::string(again.StateToFill(saved).status().message());
@@ -553,7 +500,7 @@ TEST(EmaTest, IsStateful) {
   StateDict filled = *fill;
   *filled.Find("updates") = int64_t{1};
   ASSERT_TRUE(again.Restore(filled).ok());
-  EXPECT_EQ(again.average(0).ToVector<float>(), Values(0));
+  EXPECT_EQ(again.average(0).ToVector<float>(), Values(kSize, 0));
   // A state without updates is restored as such.
   const absl::StatusOr<StateDict> none = again.StateToFill({"updates"});
   ASSERT_TRUE(none.ok());
@@ -568,7 +515,7 @@ TEST(EmaTest, IsStateful) {
   FillInPlace(std::get<Tensor>(*unread->Find("p.average")), 7);
   EXPECT_THAT(NamesOf(*failed.State()), ElementsAre("updates"));
   ASSERT_TRUE(failed.Update().ok());
-  EXPECT_EQ(failed.average(0).ToVector<float>(), Values(5));
+  EXPECT_EQ(failed.average(0).ToVector<float>(), Values(kSize, 5));
   // A parameter without values is not read.
   Parameter deferred({kSize}, kFloat32, Initializer{});
   deferred.set_name("p");
@@ -576,7 +523,7 @@ TEST(EmaTest, IsStateful) {
 }
 
 TEST(EmaTest, MayBeMissingAsAWhole) {
-  const auto p = Named("p", Values(0));
+  const auto p = MakeParameter("p", Values(kSize, 0));
   StateDifferences differences;
   Ema ema({p.get()}, {.decay = 0.5},
           {.allow_missing = true, .differences = &differences});
@@ -586,7 +533,7 @@ TEST(EmaTest, MayBeMissingAsAWhole) {
   EXPECT_TRUE(fill->empty());
   EXPECT_THAT(differences.missing, ElementsAre("updates"));
   ASSERT_TRUE(ema.Restore(*fill).ok());
-  EXPECT_EQ(ema.average(0).ToVector<float>(), Values(0));
+  EXPECT_EQ(ema.average(0).ToVector<float>(), Values(kSize, 0));
   EXPECT_THAT(std::string(ema.StateToFill({"p.average"}).status().message()),
               HasSubstr("1 missing (updates)"));
 }
@@ -597,20 +544,21 @@ TEST(EmaTest, SupportsAnyLayout) {
     const auto at = [&](const std::vector<float>& values) {
       return DistributeTensor(FromValues<float>({kSize}, values), mesh, rows);
     };
-    const auto p = Named("p", at(Values(0)));
+    const auto p = MakeParameter("p", at(Values(kSize, 0)));
     Ema ema({p.get()}, {.decay = 0.5});
     CH_RETURN_IF_ERROR(ema.Update());
-    p->set_data(at(Values(1)));
+    p->set_data(at(Values(kSize, 1)));
     CH_RETURN_IF_ERROR(ema.Update());
     CH_EXPECT_EQ(LayoutOf(ema.average(0)), rows);
     CH_RETURN_IF_ERROR(ema.SwapIn());
     const std::vector<float> mixed = FullTensor(p->data()).ToVector<float>();
     for (size_t i = 0; i < mixed.size(); ++i) {
       // Halves are exact; their sum is rounded once.
-      CH_EXPECT_EQ(mixed[i], 0.5f * Values(0)[i] + 0.5f * Values(1)[i]);
+      CH_EXPECT_EQ(mixed[i],
+                   0.5f * Values(kSize, 0)[i] + 0.5f * Values(kSize, 1)[i]);
     }
     CH_RETURN_IF_ERROR(ema.SwapOut());
-    CH_EXPECT_EQ(FullTensor(p->data()).ToVector<float>(), Values(1));
+    CH_EXPECT_EQ(FullTensor(p->data()).ToVector<float>(), Values(kSize, 1));
     return absl::OkStatus();
   });
 }

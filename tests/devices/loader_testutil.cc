@@ -42,7 +42,6 @@ Batch MadeByALoader() {
 
 class Words final : public nn::Module {
  public:
-  Words() { RegisterModule("table", table_); }
   const char* type_name() const override { return "Words"; }
 
  protected:
@@ -51,7 +50,7 @@ class Words final : public nn::Module {
   }
 
  private:
-  nn::Embedding table_{4, 2};
+  nn::Embedding& table_ = Make<nn::Embedding>("table", 4, 2);
 };
 
 }  // namespace

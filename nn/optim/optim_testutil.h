@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef CROSSHATCH_NN_OPTIM_ADAMW_TESTUTIL_H_
-#define CROSSHATCH_NN_OPTIM_ADAMW_TESTUTIL_H_
+#ifndef CROSSHATCH_NN_OPTIM_OPTIM_TESTUTIL_H_
+#define CROSSHATCH_NN_OPTIM_OPTIM_TESTUTIL_H_
 
 /// \file
-/// Parameters and gradients for tests of AdamW.
+/// Parameters and gradients for tests of optimizers.
 
 #include <cstdint>
 #include <memory>
@@ -40,9 +40,15 @@ inline std::unique_ptr<Parameter> MakeParameter(const std::string& name,
   return parameter;
 }
 
+inline std::unique_ptr<Parameter> MakeParameter(
+    const std::string& name, const std::vector<float>& values) {
+  return MakeParameter(
+      name, FromVector({static_cast<int64_t>(values.size())}, values));
+}
+
 inline constexpr AdamWOptions kOptions = {
     .lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
 
 }  // namespace crosshatch::nn
 
-#endif  // CROSSHATCH_NN_OPTIM_ADAMW_TESTUTIL_H_
+#endif  // CROSSHATCH_NN_OPTIM_OPTIM_TESTUTIL_H_
