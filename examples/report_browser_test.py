@@ -29,7 +29,7 @@ if BROWSER is None:
           file=sys.stderr)
     sys.exit(0)
 
-# As in page/run_page.cc: the background, and the colors of lines, memory and
+# As in page/page.html: the background, and the colors of lines, memory and
 # spans.
 GROUND = {"light": (0xf7, 0xf7, 0xf5), "dark": (0x14, 0x17, 0x1c)}
 COLORS = {

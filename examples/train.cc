@@ -21,7 +21,6 @@
 #include "crosshatch/dtensor/rows_of.h"
 #include "crosshatch/examples/metrics.h"
 #include "crosshatch/examples/page/run_page.h"
-#include "crosshatch/examples/page/sharding_drawing.h"
 #include "crosshatch/examples/page/step_trace.h"
 #include "crosshatch/examples/parallelize_llama.h"
 #include "crosshatch/examples/report.h"
@@ -517,7 +516,7 @@ absl::Status Trainer::Run() {
     begun_at_ = step_;
     CH_ASSIGN_OR_RETURN(RunPage page, RunPage::Open(options_.report, step_));
     page_.emplace(std::move(page));
-    page_->Begin(DrawShardings(model_, mesh_.layout()), Settings(options_));
+    page_->Begin(model_, mesh_.layout(), Settings(options_));
   }
   if (const absl::Status trained = TrainSteps(file); !trained.ok()) {
     // The run's error takes precedence.

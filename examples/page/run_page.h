@@ -4,8 +4,9 @@
 
 /// \file
 /// RunPage: the page that train_lm's --report writes, a single HTML file
-/// without scripts or network access. During the run the page reloads itself.
-/// It contains the points of its charts, from which a resumed run continues it.
+/// without network access. It is page.html with two JSON objects, which its
+/// script draws: the points of the charts, from which a resumed run continues
+/// the page, and the rest. During the run the page reloads itself.
 
 #include <cstdint>
 #include <optional>
@@ -16,9 +17,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "crosshatch/examples/metrics.h"
-#include "crosshatch/examples/page/sharding_drawing.h"
 #include "crosshatch/examples/page/step_series.h"
 #include "crosshatch/examples/page/step_trace.h"
+#include "crosshatch/mesh/mesh_layout.h"
+#include "crosshatch/nn/module.h"
 
 namespace crosshatch::examples {
 
@@ -38,10 +40,11 @@ class RunPage {
   static absl::StatusOr<RunPage> Open(const std::string& path,
                                       int64_t kept_steps);
 
-  /// Sets the page's static content.
+  /// Sets the page's static content: the parts of the parameters on the first
+  /// 16 ranks of `mesh`, and the settings.
   /// \param settings names and values of the run's options.
-  void Begin(ShardingDrawing shardings,
-             std::vector<std::pair<std::string, std::string>> settings);
+  void Begin(nn::Module& model, const MeshLayout& mesh,
+             const std::vector<std::pair<std::string, std::string>>& settings);
   void Add(const StepMetrics& metrics);
   void Set(TracedStep trace) { trace_ = std::move(trace); }
 
@@ -53,14 +56,12 @@ class RunPage {
  private:
   explicit RunPage(std::string path) : path_(std::move(path)) {}
 
-  std::string Tiles() const;
-  std::string Curves() const;
-  std::string Moved() const;
+  /// Returns the object `run` of page.html's script.
+  std::string DataJson(State state) const;
 
   const std::string path_;
   StepSeries series_;
-  ShardingDrawing shardings_;
-  std::vector<std::pair<std::string, std::string>> settings_;
+  std::string static_json_ = "{}";  ///< Of Begin.
   std::optional<StepMetrics> last_;
   TracedStep trace_;
 };

@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/examples/page/step_trace.h"
 
-#include <algorithm>
 #include <cstring>
-#include <map>
 #include <utility>
-
-#include "absl/strings/str_cat.h"
 
 namespace crosshatch::examples {
 namespace {
@@ -32,63 +28,7 @@ void Thin(std::vector<MemorySample>& samples) {
   samples.resize(kept);
 }
 
-/// Returns the kind that a span counts as. Ops, collectives and waits are
-/// separate by name; modules and groups are combined.
-std::string KindOf(const Span& span) {
-  if (span.what == "op" || span.what == "collective" || span.what == "wait") {
-    return absl::StrCat(span.what, " ", span.subject);
-  }
-  return span.what;
-}
-
 }  // namespace
-
-std::vector<TimeSpent> TimesOf(const TracedStep& step) {
-  std::vector<std::string> rows;
-  std::map<std::pair<size_t, std::string>, TimeSpent> spent;
-  std::map<size_t, std::vector<const Span*>> open;
-  double outermost_us = 0;  // In the row of the rank's thread.
-  for (const Span& span : step.spans) {
-    if (span.end_us < 0) continue;
-    const auto found = std::find(rows.begin(), rows.end(), span.row);
-    const auto row = static_cast<size_t>(found - rows.begin());
-    if (found == rows.end()) rows.push_back(span.row);
-    std::vector<const Span*>& around = open[row];
-    while (!around.empty() && around.back()->end_us <= span.begin_us) {
-      around.pop_back();
-    }
-    const double us = span.end_us - span.begin_us;
-    if (!around.empty()) {
-      spent[{row, KindOf(*around.back())}].us -= us;
-    } else if (span.row == "compute") {
-      outermost_us += us;
-    }
-    TimeSpent& own = spent[{row, KindOf(span)}];
-    own.row = span.row;
-    own.what = KindOf(span);
-    ++own.calls;
-    own.us += us;
-    around.push_back(&span);
-  }
-  std::vector<std::pair<size_t, TimeSpent>> sorted;
-  for (const auto& [key, time] : spent) sorted.emplace_back(key.first, time);
-  const auto compute = std::find(rows.begin(), rows.end(), "compute");
-  if (compute != rows.end()) {
-    sorted.push_back({static_cast<size_t>(compute - rows.begin()),
-                      {.row = "compute",
-                       .what = "rest",
-                       .calls = 1,
-                       .us = std::max(0.0, step.us - outermost_us)}});
-  }
-  std::stable_sort(sorted.begin(), sorted.end(),
-                   [](const auto& a, const auto& b) {
-                     return std::pair(a.first, -a.second.us) <
-                            std::pair(b.first, -b.second.us);
-                   });
-  std::vector<TimeSpent> times;
-  for (auto& [row, time] : sorted) times.push_back(std::move(time));
-  return times;
-}
 
 StepTracer::StepTracer(RankContext& context)
     : context_(context), next_(context.sink()), spans_(SpanLog::Clock::now()) {

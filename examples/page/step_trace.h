@@ -34,20 +34,6 @@ struct TracedStep {
   std::vector<MemorySample> memory;
 };
 
-/// The time that a step spends on one kind of work.
-struct TimeSpent {
-  std::string row;   ///< The stream.
-  std::string what;  ///< "op matmul", "collective all_reduce tp", "wait
-                     ///< unshard", "forward", ...
-  int64_t calls = 0;
-  double us = 0;  ///< Without nested spans.
-};
-
-/// Returns the times of each stream, longest first within a row; rows are in
-/// the order of their first span. Time of the rank's thread between spans is
-/// "rest" in the row "compute".
-std::vector<TimeSpent> TimesOf(const TracedStep& step);
-
 /// Records a step as the event sink of its rank. Forwards other events to the
 /// previous sink.
 class StepTracer final : public EventSink {

@@ -6,38 +6,10 @@
 
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch::examples {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::FieldsAre;
-
-TEST(TimesOfTest, CountsWhatIsNestedOnce) {
-  const TracedStep step = {
-      .step = 1,
-      .us = 100,
-      .spans = {{"forward", "a", "compute", 0, 50},
-                {"op", "matmul", "compute", 5, 25},
-                {"collective", "all_reduce tp", "compute", 10, 20},
-                {"op", "matmul", "compute", 30, 31},
-                {"all_gather", "a", "side", 0, 8},
-                {"forward", "b", "compute", 50, 60},
-                {"backward", "b", "compute", 60, -1}}};
-  EXPECT_THAT(
-      TimesOf(step),
-      ElementsAre(FieldsAre("compute", "rest", 1, 40),
-                  FieldsAre("compute", "forward", 2, 39),
-                  FieldsAre("compute", "op matmul", 2, 11),
-                  FieldsAre("compute", "collective all_reduce tp", 1, 10),
-                  FieldsAre("side", "all_gather", 1, 8)));
-}
-
-TEST(TimesOfTest, IsEmptyWithoutSpans) {
-  EXPECT_TRUE(TimesOf(TracedStep()).empty());
-}
 
 TEST(StepTracerTest, HasTheOpsAndTheMemoryOfTheRank) {
   RankContext& context = RankContext::Current();
