@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/comm/collective.h"
 
+#include "crosshatch/comm/route.h"
+
 namespace crosshatch {
 
 int64_t NumElements(absl::Span<const Segment> segments) {
@@ -34,28 +36,18 @@ bool IsReduction(CollectiveKind kind) {
 
 int64_t BytesReceived(const Collective& c, int me, int n) {
   int64_t elems = 0;
-  switch (c.kind) {
-    case CollectiveKind::kAllGather:
-    case CollectiveKind::kAllToAll:
-      for (int r = 0; r < n; ++r) {
-        if (r != me) elems += NumElements(c.recv[r]);
-      }
-      break;
-    case CollectiveKind::kReduceScatter:
-      elems = (n - 1) * NumElements(c.recv[0]);
-      break;
-    case CollectiveKind::kAllReduce: {
-      const int64_t count = NumElements(c.recv[0]);
-      const int64_t piece =
-          PieceBegin(count, n, me + 1) - PieceBegin(count, n, me);
-      elems = (n - 1) * piece + count - piece;
-      break;
+  if (c.kind == CollectiveKind::kAllReduce) {
+    const int64_t count = NumElements(c.recv[0]);
+    const int64_t piece =
+        PieceBegin(count, n, me + 1) - PieceBegin(count, n, me);
+    elems = (n - 1) * piece + count - piece;
+  } else if (c.kind == CollectiveKind::kReduceScatter) {
+    elems = (n - 1) * NumElements(c.recv[0]);
+  } else {
+    for (int r = 0; r < n; ++r) {
+      const Route route = RouteOf(c.kind, c.root, r, me);
+      if (r != me && route.exists()) elems += NumElements(c.recv[route.recv]);
     }
-    case CollectiveKind::kBroadcast:
-      if (me != c.root) elems = NumElements(c.recv[0]);
-      break;
-    case CollectiveKind::kBarrier:
-      break;
   }
   return elems * SizeOf(c.dtype);
 }

@@ -8,12 +8,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "crosshatch/comm/group_key.h"
+#include "crosshatch/comm/route.h"
 
 namespace crosshatch {
 namespace {
 
 /// Enough to see the pattern; 64 ranks could have 4,096 lines.
 constexpr int kMaxCountDifferences = 4;
+/// The most members whose collectives a message describes.
+constexpr size_t kMaxMembers = 8;
 
 bool SameBits(double a, double b) { return std::memcmp(&a, &b, sizeof a) == 0; }
 
@@ -29,39 +33,16 @@ template <typename F>
 void ForEachCountDifference(absl::Span<const Fingerprint* const> members,
                             F&& differ) {
   const int n = static_cast<int>(members.size());
-  const Fingerprint& first = *members[0];
   for (int receiver = 0; receiver < n; ++receiver) {
     const Fingerprint& to = *members[receiver];
     for (int sender = 0; sender < n; ++sender) {
+      // A member's own lists are checked at issue; a root may omit one.
+      if (sender == receiver) continue;
       const Fingerprint& from = *members[sender];
-      int64_t sent = 0;
-      int64_t expected = 0;
-      switch (first.kind) {
-        case CollectiveKind::kAllGather:
-          sent = from.send[0];
-          expected = to.recv[sender];
-          break;
-        case CollectiveKind::kReduceScatter:
-          sent = from.send[receiver];
-          expected = to.recv[0];
-          break;
-        case CollectiveKind::kAllReduce:
-          sent = from.send[0];
-          expected = to.recv[0];
-          break;
-        case CollectiveKind::kAllToAll:
-          sent = from.send[receiver];
-          expected = to.recv[sender];
-          break;
-        case CollectiveKind::kBroadcast:
-          // The root's own recv list may be omitted.
-          if (sender != first.root || receiver == first.root) continue;
-          sent = from.send[0];
-          expected = to.recv[0];
-          break;
-        case CollectiveKind::kBarrier:
-          return;
-      }
+      const Route route = RouteOf(to.kind, to.root, sender, receiver);
+      if (!route.exists()) continue;
+      const int64_t sent = from.send[route.send];
+      const int64_t expected = to.recv[route.recv];
       if (sent != expected && !differ(sender, sent, receiver, expected)) return;
     }
   }
@@ -99,8 +80,6 @@ class Difference {
   }
 
  private:
-  static constexpr size_t kMaxMembers = 8;
-
   static std::string Join(absl::Span<const int64_t> counts) {
     if (counts.empty()) return "nothing";
     return absl::StrCat("[", absl::StrJoin(counts, ", "), "]");
@@ -184,6 +163,32 @@ std::string Describe(const Fingerprint& f) {
   }
   if (f.about != nullptr) absl::StrAppend(&text, " [", *f.about, "]");
   return text;
+}
+
+std::string DescribeArrivals(absl::Span<const int> world_ranks,
+                             absl::Span<const Fingerprint* const> came) {
+  std::vector<std::string> texts;
+  std::vector<int> others;
+  std::vector<int> missing;
+  for (size_t i = 0; i < came.size(); ++i) {
+    if (came[i] == nullptr) {
+      missing.push_back(world_ranks[i]);
+    } else if (texts.size() == kMaxMembers) {
+      others.push_back(world_ranks[i]);
+    } else {
+      texts.push_back(absl::StrCat("rank ", world_ranks[i], " came to ",
+                                   Describe(*came[i])));
+    }
+  }
+  if (!others.empty()) texts.push_back(DescribeRanks(others) + " came, too");
+  if (missing.size() > kMaxMembers) {
+    texts.push_back(DescribeRanks(missing) + " did not come");
+  } else {
+    for (const int rank : missing) {
+      texts.push_back(absl::StrCat("rank ", rank, " did not come"));
+    }
+  }
+  return absl::StrJoin(texts, ", ");
 }
 
 absl::Status CheckAgreement(const std::string& group,

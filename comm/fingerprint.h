@@ -38,6 +38,14 @@ struct Fingerprint {
 /// Returns e.g. "all_reduce #4 'grad' (f32, sum)", with `about` in brackets.
 std::string Describe(const Fingerprint& fingerprint);
 
+/// Returns which members of a group have come to a collective, for messages:
+/// "rank 0 came to barrier #4 'b', rank 1 did not come". Of a large group it
+/// names a few.
+/// \param world_ranks of the members, by index.
+/// \param came one fingerprint a member, by index; null if it did not come.
+std::string DescribeArrivals(absl::Span<const int> world_ranks,
+                             absl::Span<const Fingerprint* const> came);
+
 /// Compares what the members of one group have issued: the fields that must be
 /// equal, and for each pair of ranks the counts that one sends and the other
 /// expects.

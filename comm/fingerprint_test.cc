@@ -205,5 +205,25 @@ TEST(CheckAgreement, StopsAfterAFewCounts) {
   EXPECT_LT(status.message().size(), 2000u) << status;
 }
 
+TEST(DescribeArrivals, NamesWhoCameToWhatAndWhoDidNotCome) {
+  std::vector<Fingerprint> members = AllGathers();
+  EXPECT_EQ(DescribeArrivals(kRanks, {&members[0], nullptr, &members[2]}),
+            "rank 3 came to all_gather #7 'wq' (f32), rank 9 came to "
+            "all_gather #7 'wq' (f32), rank 5 did not come");
+}
+
+TEST(DescribeArrivals, OfALargeGroupNamesAFew) {
+  const Fingerprint barrier = {.label = "b"};
+  std::vector<int> ranks(3000);
+  std::vector<const Fingerprint*> came(3000);
+  for (int r = 0; r < 3000; ++r) {
+    ranks[r] = r;
+    if (r < 20) came[r] = &barrier;
+  }
+  const std::string text = DescribeArrivals(ranks, came);
+  EXPECT_THAT(text, HasSubstr("rank 7 came to barrier #0 'b', ranks 8-19 came, "
+                              "too, ranks 20-2999 did not come"));
+}
+
 }  // namespace
 }  // namespace crosshatch

@@ -10,6 +10,7 @@
 #include "crosshatch/comm/kernel_copy.h"
 #include "crosshatch/comm/local/local_group.h"
 #include "crosshatch/comm/reduce_segments.h"
+#include "crosshatch/comm/route.h"
 #include "crosshatch/comm/segment_cursor.h"
 #include "crosshatch/tensor/device_backend.h"
 
@@ -92,8 +93,8 @@ class MemoryPlane final : public DataPlane {
   void AllReduce(const Collective& mine);
   void Copy(const SegmentList& from, const SegmentList& to, int64_t begin,
             int64_t count, DType dtype);
-  void Reduce(absl::FunctionRef<const SegmentList&(int rank)> of_rank,
-              int64_t begin, int64_t count);
+  /// Reduces `count` elements, from `begin` on, of the members' lists.
+  void Reduce(int64_t begin, int64_t count);
   /// Waits until all members have come to `point` of the collective, or lets
   /// the queue wait until their queues have.
   void Join(Event Slot::*point);
@@ -147,14 +148,13 @@ void MemoryPlane::Copy(const SegmentList& from, const SegmentList& to,
   });
 }
 
-void MemoryPlane::Reduce(
-    absl::FunctionRef<const SegmentList&(int rank)> of_rank, int64_t begin,
-    int64_t count) {
+void MemoryPlane::Reduce(int64_t begin, int64_t count) {
   const Collective& mine = of(me_);
   const int64_t elem_bytes = SizeOf(mine.dtype);
   absl::InlinedVector<SegmentCursor, 8> sources;
   for (int r = 0; r < size(); ++r) {
-    sources.emplace_back(of_rank(r), elem_bytes, begin);
+    const Route route = RouteOf(mine.kind, mine.root, r, me_);
+    sources.emplace_back(of(r).send[route.send], elem_bytes, begin);
   }
   const SegmentCursor to(mine.recv[0], elem_bytes, begin);
   const auto reduce = [&](KernelContext& on) {
@@ -168,37 +168,18 @@ void MemoryPlane::Reduce(
 }
 
 void MemoryPlane::Move(const Collective& mine) {
-  const int n = size();
-  const auto copy = [&](const SegmentList& from, const SegmentList& to) {
-    Copy(from, to, 0, NumElements(to), mine.dtype);
-  };
-  switch (mine.kind) {
-    case CollectiveKind::kAllGather:
-      // Each rank starts with itself, so that ranks do not all read from one
-      // peer.
-      for (int i = 0; i < n; ++i) {
-        const int r = (me_ + i) % n;
-        copy(of(r).send[0], mine.recv[r]);
-      }
-      break;
-    case CollectiveKind::kReduceScatter:
-      Reduce([&](int r) -> const SegmentList& { return of(r).send[me_]; }, 0,
-             NumElements(mine.recv[0]));
-      break;
-    case CollectiveKind::kAllReduce:
-      AllReduce(mine);
-      break;
-    case CollectiveKind::kAllToAll:
-      for (int i = 0; i < n; ++i) {
-        const int r = (me_ + i) % n;
-        copy(of(r).send[me_], mine.recv[r]);
-      }
-      break;
-    case CollectiveKind::kBroadcast:
-      if (!mine.recv.empty()) copy(of(mine.root).send[0], mine.recv[0]);
-      break;
-    case CollectiveKind::kBarrier:
-      break;
+  if (mine.kind == CollectiveKind::kAllReduce) return AllReduce(mine);
+  if (mine.kind == CollectiveKind::kReduceScatter) {
+    return Reduce(0, NumElements(mine.recv[0]));
+  }
+  // Each rank starts with itself, so that ranks do not all read from one peer.
+  for (int i = 0; i < size(); ++i) {
+    const int r = (me_ + i) % size();
+    const Route route = RouteOf(mine.kind, mine.root, r, me_);
+    // A root may have no recv list.
+    if (!route.exists() || mine.recv.empty()) continue;
+    const SegmentList& to = mine.recv[route.recv];
+    Copy(of(r).send[route.send], to, 0, NumElements(to), mine.dtype);
   }
 }
 
@@ -208,8 +189,7 @@ void MemoryPlane::AllReduce(const Collective& mine) {
   const int n = size();
   const int64_t count = NumElements(mine.recv[0]);
   const auto begin = [&](int r) { return PieceBegin(count, n, r); };
-  Reduce([&](int r) -> const SegmentList& { return of(r).send[0]; }, begin(me_),
-         begin(me_ + 1) - begin(me_));
+  Reduce(begin(me_), begin(me_ + 1) - begin(me_));
   if (n == 1) return;
   Join(&Slot::summed);
   for (int i = 1; i < n; ++i) {

@@ -152,16 +152,11 @@ std::vector<AgentId> Rendezvous::MissingAgents() const {
 }
 
 std::string Rendezvous::DescribeMembers() const {
-  std::string came, missing;
+  std::vector<const Fingerprint*> came(members_.size());
   for (size_t i = 0; i < members_.size(); ++i) {
-    if (members_[i].came) {
-      absl::StrAppend(&came, came.empty() ? "" : ", ", "rank ", world_ranks_[i],
-                      " came to ", Describe(*fingerprints_[i]));
-    } else {
-      absl::StrAppend(&missing, ", rank ", world_ranks_[i], " did not come");
-    }
+    if (members_[i].came) came[i] = fingerprints_[i];
   }
-  return came + missing;
+  return DescribeArrivals(world_ranks_, came);
 }
 
 void Rendezvous::EndWaits() {

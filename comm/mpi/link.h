@@ -4,7 +4,7 @@
 
 /// \file
 /// Link: messages between the processes of one job. Implemented by MPI
-/// (mpi_process.h), UCX (comm/ucx/ucx_link.h) and, in tests, threads of one
+/// (run_mpi.cc), UCX (comm/ucx/ucx_link.h) and, in tests, threads of one
 /// process (loopback_link_testutil.h).
 
 #include <chrono>

@@ -11,6 +11,7 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/mpi/transfer.h"
 #include "crosshatch/comm/reduce_segments.h"
+#include "crosshatch/comm/route.h"
 #include "crosshatch/comm/segment_cursor.h"
 #include "crosshatch/tensor/kernels/kernel_table.h"
 
@@ -93,7 +94,8 @@ class MessagePlane final : public DataPlane {
                              const Payloads& payloads);
   absl::Status GatherPieces(const Collective& collective,
                             const Payloads& payloads);
-  void CopyOwn(const Collective& collective);
+  /// Copies what this member sends to itself, in a collective without sums.
+  void CopyOwn(int64_t elem_bytes);
   /// Adds the sends that are too large for payloads.
   void AddSends(int64_t elem_bytes);
   int64_t PieceElems(const Collective& collective) const;
@@ -163,49 +165,23 @@ bool MessagePlane::IsDirect(const Collective& collective) const {
 }
 
 void MessagePlane::PlanParts(const Collective& c) {
-  const int n = size();
-  const auto whole = [](const SegmentList& list) {
-    return Part{list, 0, NumElements(list)};
+  const auto part = [](const std::vector<SegmentList>& lists, int index) {
+    // A root may have no recv list.
+    if (index < 0 || lists.empty()) return Part{};
+    return Part{lists[index], 0, NumElements(lists[index])};
   };
-  for (int r = 0; r < n; ++r) {
-    Part& send = sends_[r];
-    Part& receive = receives_[r];
-    send = receive = {};
-    switch (c.kind) {
-      case CollectiveKind::kAllGather:
-        send = whole(c.send[0]);
-        receive = whole(c.recv[r]);
-        break;
-      case CollectiveKind::kReduceScatter:
-        send = whole(c.send[r]);
-        receive = whole(c.recv[0]);
-        break;
-      case CollectiveKind::kAllReduce:
-        send = whole(c.send[0]);
-        receive = whole(c.recv[0]);
-        // Small sums are computed by all members, which saves a round.
-        if (!IsDirect(c)) {
-          const int64_t count = send.elems;
-          send.begin = PieceBegin(count, n, r);
-          send.elems = PieceBegin(count, n, r + 1) - send.begin;
-          receive.begin = PieceBegin(count, n, me());
-          receive.elems = PieceBegin(count, n, me() + 1) - receive.begin;
-        }
-        break;
-      case CollectiveKind::kAllToAll:
-        send = whole(c.send[r]);
-        receive = whole(c.recv[r]);
-        break;
-      case CollectiveKind::kBroadcast:
-        if (me() == c.root) {
-          send = whole(c.send[0]);
-        } else if (r == c.root) {
-          receive = whole(c.recv[0]);
-        }
-        break;
-      case CollectiveKind::kBarrier:
-        break;
-    }
+  // Small sums are computed by all members, which saves a round.
+  const bool in_pieces = c.kind == CollectiveKind::kAllReduce && !IsDirect(c);
+  for (int r = 0; r < size(); ++r) {
+    sends_[r] = part(c.send, RouteOf(c.kind, c.root, me(), r).send);
+    receives_[r] = part(c.recv, RouteOf(c.kind, c.root, r, me()).recv);
+    if (!in_pieces) continue;
+    const auto cut = [&](Part& whole, int index) {
+      whole.begin = PieceBegin(whole.elems, size(), index);
+      whole.elems = PieceBegin(whole.elems, size(), index + 1) - whole.begin;
+    };
+    cut(sends_[r], r);
+    cut(receives_[r], me());
   }
 }
 
@@ -236,33 +212,15 @@ absl::Status MessagePlane::MoveLists(const Collective& collective,
   }
   AddSends(elem_bytes);
   return transfer_.Run(
-      [&] { CopyOwn(collective); },
+      [&] { CopyOwn(elem_bytes); },
       [](absl::Span<const std::byte* const>, int64_t, int64_t) {});
 }
 
-void MessagePlane::CopyOwn(const Collective& c) {
-  const SegmentList* from = nullptr;
-  const SegmentList* to = nullptr;
-  switch (c.kind) {
-    case CollectiveKind::kAllGather:
-      from = &c.send[0];
-      to = &c.recv[me()];
-      break;
-    case CollectiveKind::kAllToAll:
-      from = &c.send[me()];
-      to = &c.recv[me()];
-      break;
-    case CollectiveKind::kBroadcast:
-      if (me() != c.root || c.recv.empty()) return;
-      from = &c.send[0];
-      to = &c.recv[0];
-      break;
-    default:
-      return;
-  }
-  const int64_t elem_bytes = SizeOf(c.dtype);
-  CopySegments(SegmentCursor(*from, elem_bytes), SegmentCursor(*to, elem_bytes),
-               NumElements(*to), elem_bytes);
+void MessagePlane::CopyOwn(int64_t elem_bytes) {
+  const Part& from = sends_[me()];
+  const Part& to = receives_[me()];
+  CopySegments(SegmentCursor(from.list, elem_bytes),
+               SegmentCursor(to.list, elem_bytes), to.elems, elem_bytes);
 }
 
 absl::Status MessagePlane::MoveAndReduce(const Collective& collective,

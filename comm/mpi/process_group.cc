@@ -21,7 +21,6 @@ ProcessGroup::ProcessGroup(std::shared_ptr<ProcessJob> job,
   const auto members = static_cast<size_t>(size());
   for (Lane* lane : {&agreements_, &gathers_}) {
     lane->messages.resize(members);
-    lane->requests.resize(members);
     lane->fingerprints.resize(members);
     lane->pointers.resize(members);
   }
@@ -106,34 +105,18 @@ absl::Status ProcessGroup::Exchange(Lane& lane, std::string own) {
   arrivals.File(me(), HeaderOf(own), own);
   for (int i = 1; i < size(); ++i) {
     const int r = (me() + i) % size();
-    if (job_->lost(ranks[r]) || !job_->link_error().ok()) continue;
-    job_->RecordLinkError(
-        job_->link().SendControl(ranks[r], lane.messages[r], lane.requests[r]));
-  }
-  lock.unlock();
-  for (int r = 0; r < size(); ++r) {
-    if (r != me()) job_->link().Notify(ranks[r]);
+    job_->Post(ranks[r], lane.messages[r]);
   }
 
   int finished = -1;
   bool late = false;
-  lock.lock();
   const absl::Duration until = job_->RunningTime() + job_->timeout();
   job_->Wait(lock, [&] {
     if (job_->failed()) return true;
-    bool sent = true;
-    for (LinkRequest& request : lane.requests) {
-      if (!request.pending || !job_->link_error().ok()) continue;
-      job_->RecordLinkError(job_->link().Test(request));
-      sent = sent && !request.pending;
-    }
-    if (arrivals.AllCame(lane.round)) {
-      if (sent) return true;
-    } else {
-      for (int r = 0; r < size() && finished < 0; ++r) {
-        if (!arrivals.Came(r, lane.round) && job_->finished(ranks[r])) {
-          finished = ranks[r];
-        }
+    if (arrivals.AllCame(lane.round)) return true;
+    for (int r = 0; r < size() && finished < 0; ++r) {
+      if (!arrivals.Came(r, lane.round) && job_->finished(ranks[r])) {
+        finished = ranks[r];
       }
     }
     late = job_->RunningTime() > until;
@@ -141,7 +124,7 @@ absl::Status ProcessGroup::Exchange(Lane& lane, std::string own) {
   });
   absl::Status failure;
   if (!job_->failed()) {
-    if (arrivals.AllCame(lane.round) && !late) return absl::OkStatus();
+    if (arrivals.AllCame(lane.round)) return absl::OkStatus();
     const std::string members = DescribeMembers(lane);
     failure = late ? absl::DeadlineExceededError(absl::StrCat(
                          description_, " timed out after ",
@@ -149,11 +132,6 @@ absl::Status ProcessGroup::Exchange(Lane& lane, std::string own) {
                    : absl::FailedPreconditionError(absl::StrCat(
                          description_, " can never go on: ", members, " (rank ",
                          finished, " has finished)"));
-  }
-  for (int r = 0; r < size(); ++r) {
-    if (!lane.requests[r].pending) continue;
-    job_->Adopt(std::move(lane.messages[r]), lane.requests[r]);
-    lane.requests[r] = {};
   }
   lock.unlock();
   if (!failure.ok()) job_->FailGroup(*group_, failure);
@@ -165,19 +143,15 @@ absl::Status ProcessGroup::Exchange(Lane& lane, std::string own) {
   return job_->failure();
 }
 
-std::string ProcessGroup::DescribeMembers(const Lane& lane) const {
-  std::string came, missing;
+std::string ProcessGroup::DescribeMembers(Lane& lane) const {
+  const Arrivals& arrivals = lane.rounds.arrivals;
   for (int r = 0; r < size(); ++r) {
-    const int rank = group_->key.world_ranks[r];
-    if (!lane.rounds.arrivals.Came(r, lane.round)) {
-      absl::StrAppend(&missing, ", rank ", rank, " did not come");
-      continue;
-    }
-    absl::StrAppend(
-        &came, came.empty() ? "" : ", ", "rank ", rank, " came to ",
-        DescribeMessage(lane.rounds.arrivals.message(r, lane.round)));
+    lane.pointers[r] = nullptr;
+    if (!arrivals.Came(r, lane.round)) continue;
+    ReadFingerprint(arrivals.message(r, lane.round), lane.fingerprints[r]);
+    lane.pointers[r] = &lane.fingerprints[r];
   }
-  return came + missing;
+  return DescribeArrivals(group_->key.world_ranks, lane.pointers);
 }
 
 absl::Status ProcessGroup::CheckMembers(Lane& lane,

@@ -44,10 +44,9 @@ class ProcessGroup final : public ControlGroup {
     /// The last round, and whether its messages are still used.
     int64_t round = -1;
     bool is_open = false;
-    /// In-flight messages, by member.
+    /// The messages of the next round, by member.
     std::vector<std::string> messages = {};
-    std::vector<LinkRequest> requests = {};
-    /// By member; this member's are the caller's.
+    /// By member.
     std::vector<Fingerprint> fingerprints = {};
     std::vector<const Fingerprint*> pointers = {};
   };
@@ -66,7 +65,7 @@ class ProcessGroup final : public ControlGroup {
   absl::string_view PayloadOf(const Lane& lane, int member) const;
   /// Returns which members have come.
   /// \pre The lock is held.
-  std::string DescribeMembers(const Lane& lane) const;
+  std::string DescribeMembers(Lane& lane) const;
   absl::Status CheckMembers(Lane& lane, const Fingerprint& fingerprint);
 
   const std::shared_ptr<ProcessJob> job_;

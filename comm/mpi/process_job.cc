@@ -123,7 +123,7 @@ void ProcessJob::FailLocked(const FailureNotice& notice) {
   } else if (rank_ == 0) {
     Decide(notice);
   } else {
-    Post(0, FailureMessage(notice));
+    PostToOthers({0}, FailureMessage(notice));
   }
 }
 
@@ -131,7 +131,7 @@ void ProcessJob::Decide(const FailureNotice& notice) {
   if (is_decided_) return;
   OnDecision(notice);
   const std::string message = FailureMessage(notice);
-  for (int r = 1; r < size_; ++r) Post(r, message);
+  for (int r = 1; r < size_; ++r) PostToOthers({r}, message);
 }
 
 void ProcessJob::OnDecision(const FailureNotice& notice) {
@@ -163,10 +163,12 @@ absl::Status ProcessJob::End() {
   finished_[rank_] = true;
   // Sent to all ranks, because one may wait in a group that this rank never
   // entered.
+  std::vector<int> others;
+  for (int i = 1; i < size_; ++i) others.push_back((rank_ + i) % size_);
   const auto post_to_all = [&](MessageKind kind) {
     std::string message;
     StartMessage({.kind = kind, .round = failed() ? 1 : 0}, message);
-    for (int i = 1; i < size_; ++i) Post((rank_ + i) % size_, message);
+    PostToOthers(others, message);
   };
   post_to_all(MessageKind::kFinished);
   // A sender's messages come in order. So from then on none of the job is in
@@ -292,18 +294,24 @@ int ProcessJob::NextTag() {
   return static_cast<int>(1 + taken % pairs * 2);
 }
 
-void ProcessJob::Post(int to, const std::string& message) {
+void ProcessJob::Post(int to, std::string& message) {
   if (lost_[to] || !link_error_.ok()) return;
-  auto posted = std::make_unique<Posted>();
-  posted->message = message;
+  if (unused_.empty()) unused_.push_back(std::make_unique<Posted>());
+  std::unique_ptr<Posted> posted = std::move(unused_.back());
+  unused_.pop_back();
+  std::swap(posted->message, message);
   RecordLinkError(link_.SendControl(to, posted->message, posted->request));
-  if (posted->request.pending) posted_.push_back(std::move(posted));
+  (posted->request.pending ? posted_ : unused_).push_back(std::move(posted));
   link_.Notify(to);
 }
 
-void ProcessJob::Adopt(std::string message, LinkRequest request) {
-  posted_.push_back(std::make_unique<Posted>(
-      Posted{.message = std::move(message), .request = request}));
+void ProcessJob::PostToOthers(absl::Span<const int> ranks,
+                              const std::string& message) {
+  for (const int rank : ranks) {
+    if (rank == rank_) continue;
+    std::string copy = message;
+    Post(rank, copy);
+  }
 }
 
 void ProcessJob::LeaveRounds(JobGroup& group, int64_t round) {
@@ -313,9 +321,7 @@ void ProcessJob::LeaveRounds(JobGroup& group, int64_t round) {
   std::string message;
   StartMessage({.kind = MessageKind::kLeft, .group = group.id, .round = round},
                message);
-  for (int rank : group.key.world_ranks) {
-    if (rank != rank_) Post(rank, message);
-  }
+  PostToOthers(group.key.world_ranks, message);
 }
 
 void ProcessJob::BeginRound(JobGroup::Rounds& rounds, int64_t round) {
@@ -413,6 +419,7 @@ void ProcessJob::TestPosted() {
       ++i;
     } else {
       std::swap(posted_[i], posted_.back());
+      unused_.push_back(std::move(posted_.back()));
       posted_.pop_back();
     }
   }

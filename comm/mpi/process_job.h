@@ -20,6 +20,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "crosshatch/base/event_sink.h"
 #include "crosshatch/comm/data_plane.h"
 #include "crosshatch/comm/group_key.h"
@@ -182,10 +183,9 @@ class ProcessJob {
   void Wait(Lock& lock, absl::FunctionRef<bool()> done) {
     poller_.Wait(lock, done);
   }
-  /// Sends a copy of `message`.
-  void Post(int to, const std::string& message);
-  /// Keeps an in-flight message whose sender does not wait for it.
-  void Adopt(std::string message, LinkRequest request);
+  /// Sends `message`, which gets the memory of an earlier one, and does not
+  /// wait until it has left.
+  void Post(int to, std::string& message);
   /// Informs the group that this process skips agreement `round` and later
   /// ones, and does not read its peers' memory for them.
   void LeaveRounds(JobGroup& group, int64_t round);
@@ -225,6 +225,7 @@ class ProcessJob {
   /// Makes `notice` the job's failure if it is the first, and sends it to all.
   /// Called on rank 0 of a job without a channel.
   void Decide(const FailureNotice& notice);
+  void PostToOthers(absl::Span<const int> ranks, const std::string& message);
   void TestPosted();
 
   /// Fails this rank if others have finished and it has been in no collective
@@ -252,6 +253,7 @@ class ProcessJob {
   /// Messages and their senders for groups that do not exist here yet.
   std::map<uint64_t, std::vector<std::pair<int, std::string>>> unclaimed_;
   std::vector<std::unique_ptr<Posted>> posted_;
+  std::vector<std::unique_ptr<Posted>> unused_;
   std::string incoming_;
   std::atomic<uint32_t> tags_taken_{0};
   int64_t turns_ = 0;

@@ -12,13 +12,13 @@
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/reduce_segments.h"
+#include "crosshatch/comm/route.h"
 #include "crosshatch/comm/segment_cursor.h"
 #include "crosshatch/tensor/rank_context.h"
 
 namespace consumer {
 
 using crosshatch::Collective;
-using crosshatch::CollectiveKind;
 using crosshatch::NumElements;
 using crosshatch::Segment;
 using crosshatch::SegmentCursor;
@@ -107,62 +107,36 @@ absl::Status FilePlane::Issue(const Collective& collective, int64_t,
   // All members have written their files, so they have read the previous ones.
   std::remove(PathOf(member_, number_ - 1).c_str());
 
-  const auto take = [&](int from, size_t index, const SegmentList& to) {
-    const Sent& of = sent[static_cast<size_t>(from)];
-    int64_t at = 0;
-    for (size_t i = 0; i < index; ++i) at += of.counts[i];
-    const Segment packed = {
-        .data = const_cast<char*>(of.data.data()) + at * elem_bytes,
-        .run_elems = of.counts[index]};
-    CopySegments(SegmentCursor({&packed, 1}, elem_bytes),
+  // The list that this member takes of each member, packed.
+  std::vector<Segment> taken(sent.size());
+  for (int r = 0; r < size_; ++r) {
+    const crosshatch::Route route =
+        crosshatch::RouteOf(collective.kind, collective.root, r, member_);
+    // A root may have no recv list.
+    if (!route.exists() || collective.recv.empty()) continue;
+    taken[r] = PackedList(sent[r], route.send, elem_bytes);
+    if (IsReduction(collective.kind)) continue;
+    const SegmentList& to = collective.recv[route.recv];
+    CopySegments(SegmentCursor({&taken[r], 1}, elem_bytes),
                  SegmentCursor(to, elem_bytes), NumElements(to), elem_bytes);
-  };
-  switch (collective.kind) {
-    case CollectiveKind::kAllGather:
-      for (int r = 0; r < size_; ++r) take(r, 0, collective.recv[r]);
-      break;
-    case CollectiveKind::kAllToAll:
-      for (int r = 0; r < size_; ++r) {
-        take(r, static_cast<size_t>(member_), collective.recv[r]);
-      }
-      break;
-    case CollectiveKind::kBroadcast:
-      if (!collective.recv.empty()) {
-        take(collective.root, 0, collective.recv[0]);
-      }
-      break;
-    case CollectiveKind::kReduceScatter:
-    case CollectiveKind::kAllReduce:
-      Reduce(collective, sent);
-      break;
-    case CollectiveKind::kBarrier:
-      break;
   }
-  return absl::OkStatus();
-}
-
-void FilePlane::Reduce(const Collective& collective,
-                       const std::vector<Sent>& sent) const {
-  const int64_t elem_bytes = SizeOf(collective.dtype);
-  const size_t index = collective.kind == CollectiveKind::kReduceScatter
-                           ? static_cast<size_t>(member_)
-                           : 0;
-  std::vector<Segment> pieces;
-  for (const Sent& of : sent) {
-    int64_t at = 0;
-    for (size_t i = 0; i < index; ++i) at += of.counts[i];
-    pieces.push_back(
-        {.data = const_cast<char*>(of.data.data()) + at * elem_bytes,
-         .run_elems = of.counts[index]});
-  }
+  if (!IsReduction(collective.kind)) return absl::OkStatus();
   std::vector<SegmentCursor> sources;
-  for (const Segment& piece : pieces) {
-    sources.emplace_back(absl::MakeConstSpan(&piece, 1), elem_bytes);
+  for (const Segment& list : taken) {
+    sources.emplace_back(absl::MakeConstSpan(&list, 1), elem_bytes);
   }
   crosshatch::KernelContext here;
   ReduceSegments(collective, absl::MakeSpan(sources),
                  SegmentCursor(collective.recv[0], elem_bytes),
                  NumElements(collective.recv[0]), context_.kernels(), here);
+  return absl::OkStatus();
+}
+
+Segment FilePlane::PackedList(const Sent& sent, int index, int64_t elem_bytes) {
+  int64_t at = 0;
+  for (int i = 0; i < index; ++i) at += sent.counts[i];
+  return {.data = const_cast<char*>(sent.data.data()) + at * elem_bytes,
+          .run_elems = sent.counts[index]};
 }
 
 absl::StatusOr<std::unique_ptr<crosshatch::DataPlane>> FilePlanes::Connect(

@@ -38,8 +38,9 @@ class FilePlane final : public crosshatch::DataPlane {
   absl::Status Write(const crosshatch::Collective& collective);
   /// Waits for the file of `member`.
   absl::StatusOr<Sent> Read(int member, int64_t elem_bytes) const;
-  void Reduce(const crosshatch::Collective& collective,
-              const std::vector<Sent>& sent) const;
+  /// Returns the list `index` of `sent`, which must outlive it.
+  static crosshatch::Segment PackedList(const Sent& sent, int index,
+                                        int64_t elem_bytes);
 
   const std::string prefix_;
   const int member_;
