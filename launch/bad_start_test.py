@@ -3,7 +3,7 @@
 """Starts jobs of processes wrongly: each prints one line for the whole job.
 
 usage: bad_start_test.py PROGRAM OTHER_PROGRAM
-where both are builds of probe_program.cc with different build ids.
+where both are builds of probe_program_testutil.cc with different build ids.
 """
 
 import os
@@ -28,13 +28,13 @@ LONG = 60
 START = "--start_timeout=10s"
 
 
-def polls(pid):
-    """Returns whether gRPC has begun: a connection exists or is being
-    attempted."""
+def dials(pid):
+    """Returns whether the process looks for the coordinator: its client has an
+    eventfd."""
     fds = f"/proc/{pid}/fd"
     for fd in os.listdir(fds):
         try:
-            if os.readlink(os.path.join(fds, fd)) == "anon_inode:[eventpoll]":
+            if os.readlink(os.path.join(fds, fd)) == "anon_inode:[eventfd]":
                 return True
         except OSError:
             continue  # The process has closed it.
@@ -93,7 +93,7 @@ class BadStartTest(unittest.TestCase):
         """Starts a rank that already looks for rank 0, twice a second, so that
         the time of its start does not matter."""
         process = self.start(rank, size, *flags, **variables)
-        while not polls(process.pid):
+        while not dials(process.pid):
             self.assertIsNone(process.poll())
             time.sleep(0.02)
         return process
@@ -356,8 +356,7 @@ class BadStartTest(unittest.TestCase):
                 self.assertIn(expected, said[2])
 
     def test_a_name_that_takes_long_to_resolve(self):
-        # gRPC's other resolver queries name servers itself.
-        slow = {"PROBE_SLOW_NAMES": "1500", "GRPC_DNS_RESOLVER": "native"}
+        slow = {"PROBE_SLOW_NAMES": "1500"}
         ranks = [self.start(r, 2, "--timeout=-1s", "--start_timeout=30s",
                             MASTER_ADDR="localhost", **(slow if r else {}))
                  for r in range(2)]

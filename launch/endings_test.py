@@ -3,7 +3,7 @@
 """Ends jobs of processes: by signals, and by each way to lose a process.
 
 usage: endings_test.py CLASS PROGRAM RUN_MPI_TEST_ON_TWO_HOSTS
-where PROGRAM is a build of probe_program.cc. CLASS is EndingsTest, KillsTest or
+where PROGRAM is a build of probe_program_testutil.cc. CLASS is EndingsTest, KillsTest or
 KillsOnTwoHostsTest, with $CROSSHATCH_KILLS kills of each kind, or LossesTest,
 which takes long because of timeouts.
 """
@@ -119,10 +119,12 @@ class JobsTest(unittest.TestCase):
                      "MASTER_PORT": port, **variables}
                     for rank in started])
 
-    def await_threads(self, process):
-        """Waits until the process waits for others, when gRPC has threads."""
+    def await_joining(self, process):
+        """Waits until the process waits for others: its client has an eventfd."""
         until = time.monotonic() + LONG
-        while len(os.listdir(f"/proc/{process.pid}/task")) < 4:
+        fds = f"/proc/{process.pid}/fd"
+        while not any(os.path.realpath(os.path.join(fds, fd)).endswith("[eventfd]")
+                      for fd in os.listdir(fds)):
             self.assertIsNone(process.poll())
             self.assertLess(time.monotonic(), until)
             time.sleep(0.02)
@@ -246,7 +248,7 @@ class EndingsTest(JobsTest):
             with self.subTest(rank=rank):
                 job = self.ranks_of_plain([rank], 2)
                 [process] = job.processes
-                self.await_threads(process)
+                self.await_joining(process)
                 process.send_signal(signal.SIGTERM)
                 self.assertEqual(job.end(), ([-signal.SIGTERM], []))
 
@@ -361,8 +363,8 @@ class EndingsTest(JobsTest):
             _, said = job.end()
             lines = [line for line in said if "check failed" in line]
             self.assertEqual(len(lines), 1, said)
-            self.assertRegex(lines[0], r"program: rank \d: .*probe_program."
-                             r"cc:\d+: check failed: false of the probe")
+            self.assertRegex(lines[0], r"program: rank \d: .*probe_program_"
+                             r"testutil.cc:\d+: check failed: false of the probe")
             self.assertEqual(
                 [l for l in said if "died: " in l or "did not" in l], [])
 

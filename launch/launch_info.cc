@@ -13,7 +13,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/comm/coordination/wire.h"
 
 namespace crosshatch {
 namespace {
@@ -25,75 +24,45 @@ constexpr int kLargestPort = 65535;
 struct Variables {
   Launcher launcher;
   const char* name;
-  const char* local_rank;
-  const char* local_size;
   const char* rank;
   const char* size;
-  std::vector<const char*> others;
-  /// The launcher started a process that has all of these; if there are none,
-  /// one that has any of the above.
-  std::vector<const char*> signs;
+  const char* local_rank;
+  const char* local_size;
+  const char* address = "";
+  const char* port = "";
 
   std::vector<const char*> all() const {
-    std::vector<const char*> all = {local_rank, local_size};
-    all.insert(all.end(), others.begin(), others.end());
-    all.insert(all.end(), {rank, size});
-    return all;
+    return {local_rank, local_size, address, port, rank, size};
   }
 };
 
-/// In the order in which they count.
-const std::vector<Variables>& Launchers() {
-  static const auto& launchers = *new std::vector<Variables>{
-      {Launcher::kTorchrun,
-       "torchrun",
-       "LOCAL_RANK",
-       "LOCAL_WORLD_SIZE",
-       "RANK",
-       "WORLD_SIZE",
-       {"MASTER_ADDR", "MASTER_PORT"},
-       {"TORCHELASTIC_RUN_ID"}},
-      {Launcher::kOpenMpi,
-       "mpirun",
-       "OMPI_COMM_WORLD_LOCAL_RANK",
-       "OMPI_COMM_WORLD_LOCAL_SIZE",
-       "OMPI_COMM_WORLD_RANK",
-       "OMPI_COMM_WORLD_SIZE",
-       {},
-       {}},
-      {Launcher::kPlain,
-       "a launcher of processes",
-       "LOCAL_RANK",
-       "LOCAL_WORLD_SIZE",
-       "RANK",
-       "WORLD_SIZE",
-       {"MASTER_ADDR", "MASTER_PORT"},
-       {}},
-      // A batch script and an interactive shell have a SLURM_JOB_ID too, and
-      // are no tasks of srun.
-      {Launcher::kSlurm,
-       "srun",
-       "SLURM_LOCALID",
-       "",
-       "SLURM_PROCID",
-       "SLURM_STEP_NUM_TASKS",
-       {"SLURM_JOB_ID"},
-       {"SLURM_STEP_ID", "SLURM_PROCID"}}};
-  return launchers;
-}
+constexpr Variables kTorchrun = {
+    Launcher::kTorchrun, "torchrun",         "RANK",        "WORLD_SIZE",
+    "LOCAL_RANK",        "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};
+constexpr Variables kPlain = {
+    Launcher::kPlain, "a launcher of processes", "RANK",        "WORLD_SIZE",
+    "LOCAL_RANK",     "LOCAL_WORLD_SIZE",        "MASTER_ADDR", "MASTER_PORT"};
+constexpr Variables kMpirun = {
+    Launcher::kOpenMpi,           "mpirun",
+    "OMPI_COMM_WORLD_RANK",       "OMPI_COMM_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"};
+constexpr Variables kSrun = {Launcher::kSlurm, "srun",
+                             "SLURM_PROCID",   "SLURM_STEP_NUM_TASKS",
+                             "SLURM_LOCALID",  ""};
 
 /// Returns the launcher of this process, or null.
 const Variables* FindLauncher(const Environment& environment) {
   const auto has = [&](const char* name) { return environment.contains(name); };
-  for (const Variables& each : Launchers()) {
-    const std::vector<const char*> all = each.all();
-    if (each.signs.empty()
-            ? std::any_of(all.begin(), all.end(), has)
-            : std::all_of(each.signs.begin(), each.signs.end(), has)) {
-      return &each;
-    }
-  }
-  return nullptr;
+  const auto has_any = [&](const Variables& variables) {
+    const std::vector<const char*> all = variables.all();
+    return std::any_of(all.begin(), all.end(), has);
+  };
+  if (has("TORCHELASTIC_RUN_ID")) return &kTorchrun;
+  if (has_any(kMpirun)) return &kMpirun;
+  if (has_any(kPlain)) return &kPlain;
+  // A batch script and an interactive shell have a SLURM_JOB_ID too, and are no
+  // tasks of srun.
+  return has("SLURM_STEP_ID") && has("SLURM_PROCID") ? &kSrun : nullptr;
 }
 
 /// Reads the variables of one launcher; errors name the wrong one.
@@ -175,24 +144,57 @@ absl::Status ReadLocalRank(const Reader& reader, const Variables& variables,
       info.size, " processes of the job"));
 }
 
-/// Returns rank 0's address under mpirun, which gives each job random bits.
+/// Returns a hash of a job's name (FNV-1a), for a port that other jobs are
+/// unlikely to have. If they collide, the error names CROSSHATCH_COORDINATOR.
+uint64_t HashOf(const std::string& job) {
+  uint64_t hash = 14695981039346656037u;
+  for (const char c : job) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  }
+  return hash;
+}
+
+/// Returns a port that the system does not assign to clients.
+int PortOf(uint64_t hash) { return static_cast<int>(20000 + hash % 10000); }
+
+/// Returns the first address in "ID;tcp://ADDRESS,ADDRESS:PORT;tcp6://...".
+std::string FirstAddress(const std::string& uri) {
+  const size_t scheme = uri.find("://");
+  if (scheme == std::string::npos) return "";
+  const std::string rest = uri.substr(scheme + 3);
+  return rest[0] == '['
+             ? Bracketed(rest.substr(1, rest.find_first_of(",]") - 1))
+             : rest.substr(0, rest.find_first_of(",:"));
+}
+
+/// Returns rank 0's address under mpirun, which gives each job random bits: an
+/// address of mpirun's host, where rank 0 is expected, or if there is only one
+/// host, a loopback address that no other job has.
 absl::StatusOr<RendezvousEndpoint> OpenMpiEndpoint(const Reader& reader,
                                                    const LaunchInfo& info) {
-  const bool is_one_host = info.local_size == info.size;
   const std::string bits = reader.Get("OMPI_MCA_orte_precondition_transports");
+  const std::string job = reader.Get("PMIX_NAMESPACE");
+  const std::string uri = reader.Get("OMPI_MCA_orte_hnp_uri");
   const size_t half = bits.size() / 2;
-  if (half == 0) {
-    return RendezvousEndpoint{
-        .host = is_one_host ? "127.0.0.1" : "",
-        .token = absl::StrCat("job mpi/", reader.Get("PMIX_NAMESPACE"))};
+  // Other users of the host see the address, but not the token.
+  const uint64_t hash =
+      HashOf(absl::StrCat(bits.substr(0, half), "/", job, "/", uri));
+  RendezvousEndpoint endpoint = {
+      .port = PortOf(hash),
+      .token = half == 0 ? absl::StrCat("job mpi/", job) : bits.substr(half)};
+  if (info.local_size == info.size) {
+    endpoint.host =
+        absl::StrCat("127.", 1 + (hash >> 32) % 254, ".", (hash >> 40) % 256,
+                     ".", 1 + (hash >> 48) % 254);
+    return endpoint;
   }
-  RendezvousEndpoint endpoint = {.token = bits.substr(half)};
-  // Other users of the host see the names of sockets, but not the token.
-  if (is_one_host) {
-    endpoint.host = absl::StrCat(coordination::kAbstractSocket, "crosshatch-",
-                                 bits.substr(0, half));
+  endpoint.host = FirstAddress(uri);
+  if (!endpoint.host.empty() || reader.Has("CROSSHATCH_COORDINATOR")) {
+    return endpoint;
   }
-  return endpoint;
+  return absl::InvalidArgumentError(
+      "OMPI_MCA_orte_hnp_uri has no address of mpirun's host: set "
+      "CROSSHATCH_COORDINATOR=HOST:PORT, an address of rank 0");
 }
 
 absl::StatusOr<RendezvousEndpoint> PlainEndpoint(const Reader& reader,
@@ -228,14 +230,8 @@ absl::StatusOr<RendezvousEndpoint> SlurmEndpoint(const Reader& reader) {
                      ": names no host; it must be a list "
                      "such as node[01-04]"));
   }
-  // A hash of the job gives steps on one host different ports most of the time.
-  // If they collide, the error names CROSSHATCH_COORDINATOR.
-  uint32_t hash = 2166136261u;
-  for (const char c : name) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
-  }
   return RendezvousEndpoint{.host = host,
-                            .port = static_cast<int>(20000 + hash % 10000),
+                            .port = PortOf(HashOf(name)),
                             .token = absl::StrCat("job ", name)};
 }
 
@@ -288,13 +284,6 @@ absl::Status ReadOurs(const Reader& reader, RendezvousEndpoint& endpoint) {
 
 }  // namespace
 
-const char* LauncherName(Launcher launcher) {
-  for (const Variables& each : Launchers()) {
-    if (each.launcher == launcher) return each.name;
-  }
-  return "nobody";
-}
-
 Environment LaunchEnvironment() {
   Environment environment;
   for (char** each = environ; *each != nullptr; ++each) {
@@ -339,6 +328,7 @@ absl::StatusOr<LaunchInfo> DetectLaunch(const Environment& environment) {
   if (found == nullptr) return info;
   Variables variables = *found;
   info.launcher = variables.launcher;
+  info.launcher_name = variables.name;
   const bool is_mpirun = info.launcher == Launcher::kOpenMpi;
   const bool is_srun = info.launcher == Launcher::kSlurm;
   const Reader reader(environment, variables);
@@ -351,14 +341,17 @@ absl::StatusOr<LaunchInfo> DetectLaunch(const Environment& environment) {
   auto endpoint = is_mpirun ? OpenMpiEndpoint(reader, info)
                   : is_srun ? SlurmEndpoint(reader)
                             : PlainEndpoint(reader, info.launcher);
-  if (!placed.ok() && (is_mpirun || is_srun || !endpoint.ok())) return placed;
-  CH_RETURN_IF_ERROR(endpoint.status());
+  const absl::Status same = CheckSameAnswer(reader, variables, info);
+  if (!endpoint.ok() || (!placed.ok() && (is_mpirun || is_srun))) {
+    for (const absl::Status& read : {placed, same, endpoint.status()}) {
+      CH_RETURN_IF_ERROR(read);
+    }
+  }
   info.coordinator = *std::move(endpoint);
   // PMI2, which Slurm may speak instead, is not what Debian's Open MPI speaks.
   info.mpi_knows_peers = is_mpirun || (is_srun && reader.Has("PMIX_RANK"));
   for (const absl::Status& read :
-       {placed, local, CheckSameAnswer(reader, variables, info),
-        ReadOurs(reader, info.coordinator)}) {
+       {placed, local, same, ReadOurs(reader, info.coordinator)}) {
     if (info.wrong.empty()) info.wrong = std::string(read.message());
   }
   return info;

@@ -22,16 +22,10 @@ enum class Launcher : uint8_t {
   kPlain,  ///< Something that sets RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT.
 };
 
-/// "mpirun", for messages.
-const char* LauncherName(Launcher launcher);
-
 /// Where rank 0's coordinator listens, and who may join the job.
 struct RendezvousEndpoint {
-  /// A name, an address (an IPv6 one in brackets) or a Unix socket without a
-  /// file (comm/coordination/wire.h). Empty: rank 0's host.
+  /// A name or an address (an IPv6 one in brackets).
   std::string host = {};
-  /// 0, except with a Unix socket: rank 0 takes a free port and sends the
-  /// address to the others by MPI.
   int port = 0;
   /// Only processes with this token join the job.
   std::string token = {};
@@ -39,6 +33,7 @@ struct RendezvousEndpoint {
 
 struct LaunchInfo {
   Launcher launcher = Launcher::kNone;
+  const char* launcher_name = "nobody";  ///< E.g. "mpirun", for messages.
   int rank = 0;
   int size = 1;  ///< Processes of the job.
   /// Among the processes of this host; -1 if the launcher does not set it.

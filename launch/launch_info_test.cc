@@ -16,7 +16,7 @@ std::string Detect(const Environment& environment) {
   if (!info.ok()) return std::string(info.status().message());
   if (!info->wrong.empty()) return info->wrong;
   return absl::StrCat(
-      LauncherName(info->launcher), " ", info->rank, "/", info->size, " local ",
+      info->launcher_name, " ", info->rank, "/", info->size, " local ",
       info->local_rank, "/", info->local_size, " at ", info->coordinator.host,
       ":", info->coordinator.port, " with ", info->coordinator.token);
 }
@@ -55,6 +55,8 @@ const Environment& Mpi() {
                        {"OMPI_COMM_WORLD_SIZE", "4"},
                        {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
                        {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                       {"OMPI_MCA_orte_hnp_uri",
+                        "7.0;tcp://10.1.0.1,10.2.0.1:80;tcp6://[fd00::2]:81"},
                        {"PMIX_NAMESPACE", "77"},
                        {"PMIX_RANK", "1"}};
   return base;
@@ -114,28 +116,32 @@ INSTANTIATE_TEST_SUITE_P(
               {"SLURM_NTASKS", "8"},
               {"SLURM_PROCID", "0"}},
              "nobody 0/1 local -1/-1 at :0 with "},
-        Case{"Mpirun", Mpi(), "mpirun 1/4 local 1/2 at :0 with job mpi/77"},
+        Case{"Mpirun", Mpi(),
+             "mpirun 1/4 local 1/2 at 10.1.0.1:26826 with job mpi/77"},
         Case{"MpirunWithoutLocalRanks",
              With(Mpi(), {{"OMPI_COMM_WORLD_LOCAL_RANK", ""},
                           {"OMPI_COMM_WORLD_LOCAL_SIZE", ""}}),
-             "mpirun 1/4 local -1/-1 at :0 with job mpi/77"},
+             "mpirun 1/4 local -1/-1 at 10.1.0.1:26826 with job mpi/77"},
         Case{"MpirunWithALocalRankAlone",
              With(Mpi(), {{"OMPI_COMM_WORLD_LOCAL_SIZE", ""}}),
-             "mpirun 1/4 local 1/-1 at :0 with job mpi/77"},
+             "mpirun 1/4 local 1/-1 at 10.1.0.1:26826 with job mpi/77"},
         Case{"MpirunWithRandomBits", With(Mpi(), {Bits()}),
-             "mpirun 1/4 local 1/2 at :0 with -56ab"},
+             "mpirun 1/4 local 1/2 at 10.1.0.1:28290 with -56ab"},
         Case{"MpirunOnOneHost",
              With(Mpi(), {{"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}}),
-             "mpirun 1/4 local 1/4 at 127.0.0.1:0 with job mpi/77"},
+             "mpirun 1/4 local 1/4 at 127.184.248.43:26826 with job mpi/77"},
         Case{"MpirunOnOneHostWithRandomBits",
              With(Mpi(), {Bits(), {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}}),
-             "mpirun 1/4 local 1/4 at unix-abstract:crosshatch-12cd:0 with "
-             "-56ab"},
+             "mpirun 1/4 local 1/4 at 127.221.224.116:28290 with -56ab"},
+        Case{"MpirunOnAddressSix",
+             With(Mpi(),
+                  {{"OMPI_MCA_orte_hnp_uri", "7.0;tcp6://[fd::2,fd::3]:81"}}),
+             "mpirun 1/4 local 1/2 at [fd::2]:28926 with job mpi/77"},
         Case{"MpirunInSlurm", With(Mpi(), Slurm()),
-             "mpirun 1/4 local 1/2 at :0 with job mpi/77"},
+             "mpirun 1/4 local 1/2 at 10.1.0.1:26826 with job mpi/77"},
         Case{"MpirunAndEqualVariables",
              With(Mpi(), {{"RANK", "1"}, {"WORLD_SIZE", "4"}}),
-             "mpirun 1/4 local 1/2 at :0 with job mpi/77"},
+             "mpirun 1/4 local 1/2 at 10.1.0.1:26826 with job mpi/77"},
         Case{"MpirunWithACoordinator",
              With(Mpi(), {{"CROSSHATCH_COORDINATOR", "a:7"}}),
              "mpirun 1/4 local 1/2 at a:7 with job mpi/77"},
@@ -172,13 +178,13 @@ INSTANTIATE_TEST_SUITE_P(
             "a launcher of processes 3/4 local -1/-1 at [fd::1]:29500 with job "
             "[fd::1]:29500"},
         Case{"Srun", Slurm(),
-             "srun 5/8 local 1/-1 at n07:25861 with job slurm/12/0"},
+             "srun 5/8 local 1/-1 at n07:28213 with job slurm/12/0"},
         Case{"SrunOfFewerTasks", With(Slurm(), {{"SLURM_NTASKS", "99"}}),
-             "srun 5/8 local 1/-1 at n07:25861 with job slurm/12/0"},
+             "srun 5/8 local 1/-1 at n07:28213 with job slurm/12/0"},
         Case{"SrunOfAnOldSlurm", With(Slurm(), {{"SLURM_STEP_NUM_TASKS", ""}}),
-             "srun 5/8 local 1/-1 at n07:25861 with job slurm/12/0"},
+             "srun 5/8 local 1/-1 at n07:28213 with job slurm/12/0"},
         Case{"SrunWithPmix", With(Slurm(), {{"PMIX_RANK", "5"}}),
-             "srun 5/8 local 1/-1 at n07:25861 with job slurm/12/0"}),
+             "srun 5/8 local 1/-1 at n07:28213 with job slurm/12/0"}),
     NameOf);
 
 INSTANTIATE_TEST_SUITE_P(
@@ -207,6 +213,10 @@ INSTANTIATE_TEST_SUITE_P(
              With(Mpi(), {{"OMPI_COMM_WORLD_LOCAL_SIZE", "5"}}),
              "OMPI_COMM_WORLD_LOCAL_SIZE=5: a host cannot have more than the 4 "
              "processes of the job"},
+        Case{"MpirunOnHostsWithoutAnAddress",
+             With(Mpi(), {{"OMPI_MCA_orte_hnp_uri", ""}}),
+             "OMPI_MCA_orte_hnp_uri has no address of mpirun's host: set "
+             "CROSSHATCH_COORDINATOR=HOST:PORT, an address of rank 0"},
         Case{"MpirunAndAnotherRank", With(Mpi(), {{"RANK", "2"}}),
              "RANK=2 and OMPI_COMM_WORLD_RANK=1: two launchers disagree; unset "
              "RANK, or start without mpirun"},

@@ -85,7 +85,7 @@ absl::Status CheckPlan(const LaunchPlan& plan, const RunOptions& options) {
   if (options.transport == DataTransport::kMpi && !plan.info.mpi_knows_peers) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--transport=mpi: MPI cannot join processes that ",
-        LauncherName(plan.info.launcher),
+        plan.info.launcher_name,
         " started; use mpirun, srun --mpi=pmix, or --transport=ucx"));
   }
   if (options.ranks < 0) {
@@ -97,7 +97,7 @@ absl::Status CheckPlan(const LaunchPlan& plan, const RunOptions& options) {
   }
   return absl::InvalidArgumentError(
       absl::StrCat(options.ranks_from, " needs ", options.ranks, " ranks, and ",
-                   LauncherName(plan.info.launcher), " started ", plan.ranks,
+                   plan.info.launcher_name, " started ", plan.ranks,
                    plan.ranks == 1 ? " process" : " processes", ": start ",
                    options.ranks, ", or change ", options.ranks_from));
 }

@@ -2,26 +2,21 @@
 #include "crosshatch/launch/process_run.h"
 
 #include <poll.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
+#include <future>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "crosshatch/base/check_failure_handler.h"
 #include "crosshatch/base/process.h"
@@ -31,7 +26,6 @@
 #include "crosshatch/comm/coordination/coordination_server.h"
 #include "crosshatch/comm/coordination/failure_message.h"
 #include "crosshatch/comm/coordination/this_process.h"
-#include "crosshatch/comm/coordination/wire.h"
 #include "crosshatch/comm/data_plane.h"
 #include "crosshatch/comm/end_mpi.h"
 #include "crosshatch/comm/nccl/built_nccl_data_planes.h"
@@ -66,13 +60,6 @@ Member ThisMember(const LaunchInfo& info) {
   return member;
 }
 
-/// Returns a text that is equal for processes that see one another's ids.
-std::string PidNamespace() {
-  struct stat pids = {};
-  stat("/proc/self/ns/pid", &pids);
-  return absl::StrCat(ThisMachine(), "\n", pids.st_ino);
-}
-
 /// Waits for at most `time` for the end of a process of this machine.
 /// Returns whether it still runs; one that is not reaped yet does not.
 bool StillRuns(int pid, absl::Duration time) {
@@ -101,15 +88,9 @@ class Process {
   absl::Status Run(absl::FunctionRef<absl::Status(World&)> fn);
 
  private:
-  /// Connects to the coordinator and waits for all ranks.
+  /// Connects to the coordinator, which rank 0 starts, and waits for all ranks.
   absl::Status Join();
-  /// Rank 0: starts the coordinator and sets the port that it listens on.
-  absl::Status Listen(RendezvousEndpoint& endpoint);
-  /// Sends the others, by MPI, where rank 0 listens.
-  absl::Status ExchangeEndpoint(RendezvousEndpoint& endpoint);
-  absl::Status Connect(const RendezvousEndpoint& endpoint);
-  /// Exchanges process ids, for ReportsForHost.
-  absl::Status FindHostRanks();
+  absl::Status Listen(const RendezvousEndpoint& endpoint);
   /// Returns whether this process prints that rank 0 is lost: it is the host's
   /// lowest rank that still runs in a moment. That one ends last (AwaitHost),
   /// so that each other rank sees that it runs, whenever it notices the loss.
@@ -117,22 +98,11 @@ class Process {
   /// Waits, if this process has reported for its host, for the end of the
   /// others.
   void AwaitHost() const;
-  /// Returns `text`, why this process did not join, after what is wrong with
-  /// its variables: that may be the cause.
-  std::string WithCause(const std::string& text) const;
-  /// Returns the error that MPI has not `done` ("started") within `time`.
-  std::string Late(const char* done, absl::Duration time,
-                   const char* cause) const;
-  absl::Status OtherWorld(const std::string& of_mpi,
-                          const std::string& of_launcher) const;
-  /// Leaves MPI, which a lost process may block, in step with the others.
-  void LeaveMpi(const std::string& late);
   /// Calls `fn`, which may not return if a process is lost. Ends this process
-  /// if it has not returned within `time`, or once the job has failed.
-  void WithinTime(absl::Duration time, const std::string& late,
+  /// if MPI has not `done` ("started") within `time`, or once the job has
+  /// failed.
+  void WithinTime(absl::Duration time, const char* done, const char* cause,
                   absl::FunctionRef<void()> fn);
-  /// Starts MPI in bounded time and returns the blobs of all processes.
-  absl::StatusOr<std::vector<std::string>> StartMpi(const std::string& blob);
   absl::Status ChooseDevice();
   /// Prepares this process. Fails if one of the job has failed to, or was
   /// started with other options than rank 0.
@@ -154,15 +124,14 @@ class Process {
   coordination::CoordinationTimes times_;
   // OnFailure or another process prints why the start failed.
   bool is_reported_ = false;
-  // Ranks of this host but rank 0, ascending, and their process ids.
-  std::vector<std::pair<int, int>> host_ranks_;
-  std::atomic<bool> has_host_ranks_ = false;
+  // Ranks of this machine, ascending, and their process ids.
+  std::vector<std::pair<int, int>> neighbours_;
+  std::atomic<bool> has_neighbours_ = false;
   std::atomic<bool> has_reported_for_host_ = false;
   // From then on, the rank in which an error occurs reports it.
   bool has_run_ = false;
   std::atomic<bool> has_announced_ = false;
   std::atomic<bool> has_printed_own_ = false;
-  bool has_mpi_ = false;
   std::string coordinator_host_;
   // Null on the CPU.
   const DeviceBackend* device_ = nullptr;
@@ -173,33 +142,17 @@ class Process {
   std::unique_ptr<CoordinationClient> client_;
 };
 
-absl::Status Process::Listen(RendezvousEndpoint& endpoint) {
+absl::Status Process::Listen(const RendezvousEndpoint& endpoint) {
   auto server = CoordinationServer::Start(endpoint.host, endpoint.port, self_,
                                           endpoint.token, times_);
   if (server.ok()) {
     server_ = *std::move(server);
-    endpoint.port = server_->port();
     return absl::OkStatus();
   }
   const std::string text = absl::StrCat("rank 0's coordinator ",
                                         std::string(server.status().message()));
   if (absl::IsResourceExhausted(server.status())) {
     return absl::ResourceExhaustedError(text);
-  }
-  // Another rank 0 of this job may listen there. Joining it gives the job's one
-  // error.
-  const auto twin = CoordinationClient::Connect(
-      endpoint.host, endpoint.port, self_, endpoint.token,
-      {.times = {.start = std::min(times_.start, absl::Seconds(2)),
-                 .heartbeat = times_.heartbeat}});
-  if (twin.ok()) {
-    const absl::Status started = (*twin)->AwaitStart();
-    const std::optional<FailureNotice> failure = (*twin)->failure();
-    // A listener that was lost is not this job's coordinator.
-    if (failure.has_value() && !failure->process_lost) {
-      is_reported_ = true;
-      return started;
-    }
   }
   return absl::Status(
       server.status().code(),
@@ -209,174 +162,62 @@ absl::Status Process::Listen(RendezvousEndpoint& endpoint) {
                    "free"));
 }
 
-std::string Process::WithCause(const std::string& text) const {
-  if (info_.wrong.empty() || absl::StrContains(text, info_.wrong)) return text;
-  return absl::StrCat(info_.wrong, "; as it is, ", text);
-}
-
-std::string Process::Late(const char* done, absl::Duration time,
-                          const char* cause) const {
-  return absl::StrCat("MPI has not ", done, " within ",
-                      absl::FormatDuration(time), " in rank ", info_.rank,
-                      " (process ", self_.pid(), " on host ", self_.host(),
-                      "): ", cause);
-}
-
-absl::Status Process::OtherWorld(const std::string& of_mpi,
-                                 const std::string& of_launcher) const {
-  return absl::FailedPreconditionError(absl::StrCat(
-      "this process is ", of_mpi, " for MPI and ", of_launcher, " for ",
-      LauncherName(info_.launcher),
-      ": start with a launcher that MPI knows, as srun --mpi=pmix or mpirun"));
-}
-
-absl::Status Process::FindHostRanks() {
-  const std::string pids = PidNamespace();
-  CH_ASSIGN_OR_RETURN(
-      const std::vector<std::string> processes,
-      client_->Gather("processes", absl::StrCat(self_.pid(), "\n", pids),
-                      options_.job.timeout));
-  for (int rank = 1; rank < info_.size; ++rank) {
-    const std::vector<std::string> process = absl::StrSplit(
-        processes[static_cast<size_t>(rank)], absl::MaxSplits('\n', 1));
-    int pid = 0;
-    if (process.back() == pids && absl::SimpleAtoi(process[0], &pid)) {
-      host_ranks_.push_back({rank, pid});
-    }
-  }
-  has_host_ranks_ = true;
-  return absl::OkStatus();
-}
-
 bool Process::ReportsForHost() const {
-  if (!has_host_ranks_) {
+  if (!has_neighbours_) {
     // By the launcher's numbers. Rank 0 is the first of its own host.
     return info_.is_first_of_host() ||
            (info_.is_rank() && info_.rank == 1 && info_.local_rank == 1);
   }
-  for (const auto& [rank, pid] : host_ranks_) {
+  for (const auto& [rank, pid] : neighbours_) {
     if (rank >= info_.rank) break;
-    if (StillRuns(pid, kKilledTogether)) return false;
+    if (rank > 0 && StillRuns(pid, kKilledTogether)) return false;
   }
   return true;
 }
 
 void Process::AwaitHost() const {
-  if (!has_reported_for_host_ || !has_host_ranks_) return;
+  if (!has_reported_for_host_ || !has_neighbours_) return;
   const absl::Time until = absl::Now() + ReturnGrace(options_.job.timeout);
-  for (const auto& [rank, pid] : host_ranks_) {
+  for (const auto& [rank, pid] : neighbours_) {
     if (rank <= info_.rank) continue;
     StillRuns(pid, std::max(until - absl::Now(), absl::ZeroDuration()));
   }
 }
 
-void Process::LeaveMpi(const std::string& late) {
-  if (client_ == nullptr) {
-    if (info_.is_first_of_host()) print_(WithCause(late));
-    return;
-  }
-  if (!client_->failure().has_value()) {
-    // All ranks are late, and the coordinator joins their errors.
-    Report(absl::DeadlineExceededError(late)).IgnoreError();
-  }
-  client_->Leave().IgnoreError();
-  server_.reset();
-  AwaitHost();
-}
-
-void Process::WithinTime(absl::Duration time, const std::string& late,
-                         absl::FunctionRef<void()> fn) {
-  std::mutex mutex;
-  std::condition_variable returned;
-  bool has_returned = false;
+void Process::WithinTime(absl::Duration time, const char* done,
+                         const char* cause, absl::FunctionRef<void()> fn) {
+  std::promise<void> returned;
   auto watch = StartThread("the watch over MPI", [&] {
     const absl::Time until = absl::Now() + time;
-    std::unique_lock lock(mutex);
-    while (!returned.wait_for(lock, kLook, [&] { return has_returned; })) {
-      const bool has_failed =
-          client_ != nullptr && client_->failure().has_value();
+    std::future<void> end = returned.get_future();
+    while (end.wait_for(kLook) != std::future_status::ready) {
+      const bool has_failed = client_->failure().has_value();
       if (!has_failed && absl::Now() < until) continue;
-      LeaveMpi(late);
+      if (!has_failed) {
+        // All ranks are late, and the coordinator joins their errors.
+        Report(absl::DeadlineExceededError(absl::StrCat(
+                   "MPI has not ", done, " within ", absl::FormatDuration(time),
+                   " in rank ", info_.rank, " (process ", self_.pid(),
+                   " on host ", self_.host(), "): ", cause)))
+            .IgnoreError();
+      }
+      client_->Leave().IgnoreError();
+      server_.reset();
+      AwaitHost();
       // Destructors could wait forever.
       EndProcess("");
     }
   });
   fn();
-  {
-    std::lock_guard lock(mutex);
-    has_returned = true;
-  }
-  returned.notify_one();
+  returned.set_value();
   // A system without a free thread fails the start anyway.
   if (watch.ok()) watch->join();
 }
 
-absl::StatusOr<std::vector<std::string>> Process::StartMpi(
-    const std::string& blob) {
-  absl::StatusOr<std::vector<std::string>> blobs;
-  const std::string late = Late(
-      "started", times_.start,
-      "another process of the job was lost before it had, or a host cannot "
-      "reach another; --start_timeout and --timeout bound it");
-  WithinTime(times_.start, late, [&] { blobs = ExchangeByMpi(blob); });
-  has_mpi_ = true;
-  return blobs;
-}
-
-absl::Status Process::ExchangeEndpoint(RendezvousEndpoint& endpoint) {
-  absl::Status listening;
-  std::string text;
-  if (info_.rank == 0) {
-    listening = Listen(endpoint);
-    if (listening.ok()) text = absl::StrCat(endpoint.host, ":", endpoint.port);
-  }
-  // The others wait for it, after an error too.
-  CH_ASSIGN_OR_RETURN(const std::vector<std::string> texts, StartMpi(text));
-  if (static_cast<int>(texts.size()) != info_.size) {
-    is_reported_ = !info_.is_first_of_host();
-    return OtherWorld(absl::StrCat("one of ", texts.size()),
-                      absl::StrCat("one of ", info_.size));
-  }
-  CH_RETURN_IF_ERROR(listening);
-  if (texts[0].empty()) {
-    is_reported_ = true;
-    return absl::UnavailableError("rank 0 has no coordinator");
-  }
-  CH_ASSIGN_OR_RETURN(const RendezvousEndpoint address,
-                      ParseEndpoint(texts[0]));
-  endpoint.host = address.host;
-  endpoint.port = address.port;
-  return absl::OkStatus();
-}
-
-absl::Status Process::Connect(const RendezvousEndpoint& endpoint) {
-  coordination::ClientOptions options = {
-      .times = times_,
-      .leave = ReturnGrace(options_.job.timeout),
-      .on_failure = [this](const FailureNotice& notice,
-                           const absl::Status& own) {
-        OnFailure(notice, own);
-      }};
-  auto client = CoordinationClient::Connect(endpoint.host, endpoint.port, self_,
-                                            endpoint.token, std::move(options));
-  if (client.ok()) {
-    client_ = *std::move(client);
-    return absl::OkStatus();
-  }
-  is_reported_ = !ReportsForHost();
-  return absl::Status(
-      client.status().code(),
-      absl::StrCat("rank 0's coordinator is not to be found: ",
-                   std::string(client.status().message()),
-                   "; is rank 0 started, and its address the same here?"));
-}
-
 absl::Status Process::Join() {
   RendezvousEndpoint endpoint = info_.coordinator;
-  const bool is_socket =
-      absl::StartsWith(endpoint.host, coordination::kAbstractSocket);
-  endpoint.host =
-      ReachableHost(endpoint.host.empty() ? self_.host() : endpoint.host);
+  endpoint.host = ReachableHost(endpoint.host);
+  coordinator_host_ = endpoint.host;
   if (info_.launcher == Launcher::kOpenMpi) {
     // It has started all: none may be missing for longer than in the job.
     times_.start = std::min(times_.start, options_.job.timeout);
@@ -388,15 +229,48 @@ absl::Status Process::Join() {
   if (!info_.is_rank() && (info_.rank == 0 || info_.size == 1)) {
     return absl::InvalidArgumentError(info_.wrong);
   }
-  if (endpoint.port == 0 && !is_socket) {
-    CH_RETURN_IF_ERROR(ExchangeEndpoint(endpoint));
-  } else if (info_.rank == 0) {
-    CH_RETURN_IF_ERROR(Listen(endpoint));
+  coordination::ClientOptions options = {
+      .times = times_, .leave = ReturnGrace(options_.job.timeout)};
+  absl::Status listening;
+  if (info_.rank == 0) listening = Listen(endpoint);
+  if (absl::IsResourceExhausted(listening)) return listening;
+  if (listening.ok()) {
+    options.on_failure = [this](const FailureNotice& notice,
+                                const absl::Status& own) {
+      OnFailure(notice, own);
+    };
+  } else {
+    // Another rank 0 of this job may listen there. Joining it gives the job's
+    // one error.
+    options.times.start = std::min(times_.start, absl::Seconds(2));
   }
-  coordinator_host_ = is_socket ? "127.0.0.1" : endpoint.host;
-  CH_RETURN_IF_ERROR(Connect(endpoint));
+  auto client = CoordinationClient::Connect(endpoint.host, endpoint.port, self_,
+                                            endpoint.token, std::move(options));
+  if (!client.ok()) {
+    if (!listening.ok()) return listening;
+    is_reported_ = !ReportsForHost();
+    if (!info_.wrong.empty()) return absl::InvalidArgumentError(info_.wrong);
+    return absl::Status(
+        client.status().code(),
+        absl::StrCat("rank 0's coordinator is not to be found: ",
+                     std::string(client.status().message()),
+                     "; is rank 0 started, and its address the same here?"));
+  }
+  client_ = *std::move(client);
   const absl::Status started = client_->AwaitStart();
-  is_reported_ = client_->failure().has_value();
+  const std::optional<FailureNotice> failure = client_->failure();
+  is_reported_ = failure.has_value();
+  if (started.ok()) {
+    neighbours_ = client_->neighbours();
+    has_neighbours_ = true;
+  } else if (!is_reported_ && !info_.wrong.empty()) {
+    return absl::InvalidArgumentError(info_.wrong);
+  }
+  // A listener that was lost is not this job's coordinator.
+  if (!listening.ok() && (!is_reported_ || failure->process_lost)) {
+    is_reported_ = false;
+    return listening;
+  }
   return started;
 }
 
@@ -464,7 +338,6 @@ absl::Status Process::Prepare() {
 }
 
 absl::Status Process::RunRank(absl::FunctionRef<absl::Status(World&)> fn) {
-  CH_RETURN_IF_ERROR(FindHostRanks());
   CH_RETURN_IF_ERROR(Prepare());
   const bool by_ucx =
       options_.transport == DataTransport::kUcx ||
@@ -480,15 +353,24 @@ absl::Status Process::RunRank(absl::FunctionRef<absl::Status(World&)> fn) {
                        }};
   const auto run_rank = [&](World& world) -> absl::Status {
     if (world.size() != info_.size || world.rank() != info_.rank) {
-      return OtherWorld(
-          absl::StrCat("rank ", world.rank(), " of ", world.size()),
-          absl::StrCat("rank ", info_.rank, " of ", info_.size));
+      return absl::FailedPreconditionError(absl::StrCat(
+          "this process is rank ", world.rank(), " of ", world.size(),
+          " for MPI and rank ", info_.rank, " of ", info_.size, " for ",
+          info_.launcher_name,
+          ": start with a launcher that MPI knows, as srun --mpi=pmix or "
+          "mpirun"));
     }
     has_run_ = true;
     return fn(world);
   };
-  // ExchangeEndpoint may have started it.
-  if (!by_ucx && !has_mpi_) CH_RETURN_IF_ERROR(StartMpi("").status());
+  if (!by_ucx) {
+    absl::Status started;
+    WithinTime(times_.start, "started",
+               "another process of the job was lost before it had, or a host "
+               "cannot reach another; --start_timeout and --timeout bound it",
+               [&] { started = ExchangeByMpi("").status(); });
+    CH_RETURN_IF_ERROR(started);
+  }
   MpiOptions options = {.job = options_.job,
                         .planes = planes_.get(),
                         .failure_channel = client_.get(),
@@ -513,7 +395,7 @@ bool Process::IsUnreported(const absl::Status& status) {
 
 absl::Status Process::Run(absl::FunctionRef<absl::Status(World&)> fn) {
   if (const absl::Status joined = Join(); !joined.ok()) {
-    if (!is_reported_) print_(WithCause(std::string(joined.message())));
+    if (!is_reported_) print_(std::string(joined.message()));
     AwaitHost();
     return joined;
   }
@@ -529,10 +411,8 @@ absl::Status Process::Run(absl::FunctionRef<absl::Status(World&)> fn) {
   }
   if (ran.ok() && !client_->failure().has_value()) {
     // While the coordinator still detects lost processes.
-    WithinTime(options_.job.timeout,
-               Late("ended", options_.job.timeout,
-                    "after the job a host cannot reach another any more"),
-               EndMpi);
+    WithinTime(options_.job.timeout, "ended",
+               "after the job a host cannot reach another any more", EndMpi);
   }
   const absl::Status left = client_->Leave();
   if (!ran.ok() && IsUnreported(ran)) print_(std::string(ran.message()));

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "crosshatch/comm/coordination/wire.h"
 #include "crosshatch/launch/launch_info.h"
 
 namespace crosshatch {
@@ -86,10 +85,7 @@ std::string ChooseHost(const std::string& host,
 }
 
 std::string ReachableHost(const std::string& host) {
-  if (absl::StartsWith(host, "[") ||
-      absl::StartsWith(host, coordination::kAbstractSocket)) {
-    return host;
-  }
+  if (absl::StartsWith(host, "[")) return host;
   return ChooseHost(host, Resolve(host), Interfaces());
 }
 

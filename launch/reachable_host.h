@@ -9,8 +9,8 @@ namespace crosshatch {
 
 /// Returns a name or address by which other hosts reach rank 0 at `host`.
 /// Systems such as Debian map a host's own name to 127.0.1.1; such a name is
-/// replaced by the address of a network interface. Addresses, "localhost" and
-/// Unix sockets are returned unchanged.
+/// replaced by the address of a network interface. Addresses and
+/// "localhost" are returned unchanged.
 std::string ReachableHost(const std::string& host);
 
 /// Chooses ReachableHost's result. Pure.

@@ -127,13 +127,8 @@ def system_repositories(define):
     )
     define(
         system_library,
-        name = "grpc",
-        header = "grpcpp/grpcpp.h",
-        # Shared libraries, because they must share the Abseil of @com_google_absl. Two copies would
-        # have separate global state.
-        libraries = {
-            "grpc": ["-lgrpc++", "-lgrpc", "-lgpr", "-labsl_synchronization"],
-            "protobuf": ["-lprotobuf"],
-        },
-        package = "libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc",
+        name = "protobuf_lite",
+        header = "google/protobuf/message_lite.h",
+        libraries = {"protobuf_lite": ["-lprotobuf-lite"]},
+        package = "libprotobuf-dev protobuf-compiler",
     )

@@ -82,14 +82,14 @@
     ["//:users_of_<layer>"] for the layers above; public for the package's API.
   * External labels: @com_google_absl//absl/status, @com_google_absl//absl/...,
     @com_google_googletest//:gtest (in libraries for tests), @eigen, @highway,
-    @onednn, @nlohmann_json, @google_benchmark, @mpi, @ucx, @grpc. Eigen, Highway,
-    oneDNN, JSON and gRPC are for .cc files only.
+    @onednn, @nlohmann_json, @google_benchmark, @mpi, @ucx,
+    @protobuf_lite. Eigen, Highway, oneDNN and JSON are for .cc files only.
   * Tags of tests: "threads" where threads meet, which CI runs under
     ThreadSanitizer (CONTRIBUTING.md has the rule); "2d" for those that cross FSDP
     and TP; "fuzz" for those that take $CROSSHATCH_FUZZ_SEED, which tools/nightly
     repeats; "nightly" for those too long for every change, which it runs;
     "injected" for those that inject races on purpose, "uninstrumented" for those
-    of a library that synchronizes out of its sight (gRPC); ThreadSanitizer runs
+    of a library that synchronizes out of its sight (UCX); ThreadSanitizer runs
     neither; "cuda_emulation" for those of CUDA's code without a device;
     "requires-gpu" (by ch_gpu_test) for those on one.
   * A kernel uses Highway's run-time dispatch (hwy/foreach_target.h); it gets no

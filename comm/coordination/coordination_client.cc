@@ -1,28 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/comm/coordination/coordination_client.h"
 
-#include <grpcpp/grpcpp.h>
+#include <poll.h>
+#include <sys/eventfd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <deque>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "crosshatch/base/process.h"
 #include "crosshatch/base/start_thread.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/base/waiting.h"
 #include "crosshatch/comm/coordination/failure_message.h"
-#include "crosshatch/comm/coordination/messages.grpc.pb.h"
-#include "crosshatch/comm/coordination/wire.h"
 #include "crosshatch/comm/job_failure.h"
 
 namespace crosshatch::coordination {
 namespace {
 
-/// A message has to be smaller than the 4 MiB that gRPC accepts; a larger one
-/// ends its stream.
 constexpr size_t kMostBlobBytes = size_t{1} << 20;
 constexpr size_t kMostTextBytes = 4096;
 
@@ -37,107 +34,13 @@ std::string Rounded(absl::Duration time) {
   return absl::FormatDuration(absl::Trunc(time, absl::Milliseconds(1)));
 }
 
-/// Connects to `host`, and retries until a process listens there. Resolving a
-/// name, or a host's second address, may take several attempts.
-absl::StatusOr<std::shared_ptr<grpc::Channel>> Dial(const std::string& host,
-                                                    int port,
-                                                    absl::Duration timeout) {
-  QuietenGrpc();
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
-  // Proxies for the web are not used.
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  // Each client of a process has a connection of its own, which ends with it.
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  const std::string target = AddressText(host, port);
-  std::shared_ptr<grpc::Channel> channel = grpc::CreateCustomChannel(
-      target, grpc::InsecureChannelCredentials(), arguments);
-  if (channel->WaitForConnected(std::chrono::system_clock::now() +
-                                WaitTime(timeout))) {
-    return channel;
-  }
-  return absl::DeadlineExceededError(
-      absl::StrCat("nobody listened on ", target, " within ",
-                   absl::FormatDuration(timeout)));
-}
-
 }  // namespace
 
-/// The connection to the coordinator. Destroying it ends the connection; no
-/// event comes once that has returned.
-class CoordinationClient::Stream final
-    : private grpc::ClientBidiReactor<ClientMessage, ServerMessage> {
- public:
-  Stream(CoordinationClient& client, std::shared_ptr<grpc::Channel> channel)
-      : client_(client),
-        channel_(std::move(channel)),
-        stub_(Coordination::NewStub(channel_)) {
-    stub_->async()->Join(&context_, this);
-    // Writes start outside of gRPC's calls too, and it must know that more may
-    // come.
-    AddHold();
-    StartRead(&incoming_);
-    StartCall();
-  }
-
-  ~Stream() override {
-    context_.TryCancel();
-    RemoveHold();
-    std::unique_lock lock(mutex_);
-    done_.wait(lock, [this] { return is_done_; });
-  }
-
-  /// Queues a message; ignored once the connection has ended.
-  void Send(ClientMessage message) {
-    std::lock_guard lock(mutex_);
-    if (is_broken_) return;
-    outgoing_.push_back(std::move(message));
-    if (outgoing_.size() == 1) StartWrite(&outgoing_.front());
-  }
-
- private:
-  void OnReadDone(bool ok) override {
-    if (ok) {
-      client_.Received(incoming_);
-      StartRead(&incoming_);
-      return;
-    }
-    {
-      std::lock_guard lock(mutex_);
-      is_broken_ = true;
-    }
-    client_.Broken();
-  }
-  void OnWriteDone(bool ok) override {
-    std::lock_guard lock(mutex_);
-    outgoing_.pop_front();
-    is_broken_ = is_broken_ || !ok;
-    if (!is_broken_ && !outgoing_.empty()) StartWrite(&outgoing_.front());
-  }
-  void OnDone(const grpc::Status&) override {
-    // The waiting thread destroys this object, with the condition.
-    std::lock_guard lock(mutex_);
-    is_done_ = true;
-    done_.notify_all();
-  }
-
-  CoordinationClient& client_;
-  const std::shared_ptr<grpc::Channel> channel_;
-  const std::unique_ptr<Coordination::Stub> stub_;
-  grpc::ClientContext context_;
-  ServerMessage incoming_;
-
-  std::mutex mutex_;
-  std::condition_variable done_;
-  std::deque<ClientMessage> outgoing_;  // The first is being written.
-  bool is_broken_ = false;
-  bool is_done_ = false;
-};
-
 CoordinationClient::CoordinationClient(Member self, ClientOptions options)
-    : self_(Bounded(std::move(self))), options_(std::move(options)) {}
+    : self_(Bounded(std::move(self))),
+      options_(std::move(options)),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      clock_(options_.times.heartbeat / 2) {}
 
 absl::StatusOr<std::unique_ptr<CoordinationClient>> CoordinationClient::Connect(
     const std::string& host, int port, const Member& self,
@@ -145,17 +48,7 @@ absl::StatusOr<std::unique_ptr<CoordinationClient>> CoordinationClient::Connect(
   std::unique_ptr<CoordinationClient> client(
       new CoordinationClient(self, std::move(options)));
   CoordinationClient& c = *client;
-  CH_ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel,
-                      Dial(host, port, c.options_.times.start));
-  c.stream_ = std::make_unique<Stream>(c, std::move(channel));
-  ClientMessage registration;
-  registration.mutable_registration()->set_token(token);
-  *registration.mutable_registration()->mutable_member() = c.self_;
-  c.stream_->Send(std::move(registration));
-  {
-    std::lock_guard lock(c.mutex_);
-    c.last_received_ = c.last_check_ = c.next_heartbeat_ = SteadyNow();
-  }
+  CH_RETURN_IF_ERROR(c.Register(host, port, token));
   CH_ASSIGN_OR_RETURN(
       c.thread_,
       StartThread(absl::StrCat("the coordination thread of rank ", self.rank()),
@@ -167,10 +60,50 @@ absl::StatusOr<std::unique_ptr<CoordinationClient>> CoordinationClient::Connect(
   return client;
 }
 
+absl::Status CoordinationClient::Register(const std::string& host, int port,
+                                          const std::string& token) {
+  const absl::Duration timeout = options_.times.start;
+  const absl::Time deadline = absl::Now() + timeout;
+  const auto within = [&](const absl::Status& error) {
+    return absl::Status(error.code(),
+                        absl::StrCat(std::string(error.message()), " within ",
+                                     absl::FormatDuration(timeout)));
+  };
+  ClientMessage registration;
+  registration.mutable_registration()->set_token(token);
+  *registration.mutable_registration()->mutable_member() = self_;
+  std::lock_guard lock(mutex_);
+  // What closes the connection without an answer is no coordinator, or that of
+  // a job that ends.
+  while (num_received_ == 0) {
+    absl::StatusOr<File> socket = Dial(host, port, deadline);
+    if (!socket.ok()) return within(socket.status());
+    connection_.emplace(*std::move(socket));
+    connection_->Send(registration);
+    is_broken_ = false;
+    while (num_received_ == 0 && !is_broken_) {
+      const absl::Duration left = deadline - absl::Now();
+      if (left <= absl::ZeroDuration()) {
+        return within(absl::DeadlineExceededError(
+            absl::StrCat("no coordinator answered on ", host, ":", port)));
+      }
+      pollfd change = {.fd = connection_->fd(), .events = POLLIN, .revents = 0};
+      poll(&change, 1,
+           static_cast<int>(
+               absl::ToInt64Milliseconds(std::min(left, absl::Seconds(1)))));
+      Receive();
+    }
+    if (num_received_ == 0) absl::SleepFor(absl::Milliseconds(100));
+  }
+  if (is_broken_) Lose("died: its connection ended");
+  last_received_ = next_heartbeat_ = Now();
+  return absl::OkStatus();
+}
+
 absl::Status CoordinationClient::AwaitStart() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] {
-    return rank_0_.has_value() || !refused_.empty() || !notices_.empty();
+    return started_.has_value() || !refused_.empty() || !notices_.empty();
   });
   if (!refused_.empty()) {
     return absl::UnauthenticatedError(absl::StrCat(
@@ -185,22 +118,47 @@ CoordinationClient::~CoordinationClient() {
     is_ending_ = true;
     changed_.notify_all();
   }
+  WakeThread();
   if (thread_.joinable()) thread_.join();
   if (watchdog_.joinable()) watchdog_.join();
 }
 
-void CoordinationClient::Received(const ServerMessage& message) {
+void CoordinationClient::WakeThread() { eventfd_write(wake_.fd(), 1); }
+
+void CoordinationClient::Send(const ClientMessage& message) {
   std::lock_guard lock(mutex_);
-  last_received_ = SteadyNow();
+  connection_->Send(message);
+}
+
+absl::Time CoordinationClient::Now() {
+  return absl::UnixEpoch() +
+         clock_.Look(std::chrono::steady_clock::now()).counted;
+}
+
+void CoordinationClient::Receive() {
+  if (is_broken_) return;
+  connection_->Flush();
+  is_broken_ =
+      !connection_->Receive(kMostMessageBytes, [this](absl::string_view bytes) {
+        ServerMessage message;
+        if (message.ParseFromArray(bytes.data(),
+                                   static_cast<int>(bytes.size()))) {
+          Received(message);
+        }
+      });
+  if (is_broken_ && num_received_ > 0) Lose("died: its connection ended");
+}
+
+void CoordinationClient::Received(const ServerMessage& message) {
+  last_received_ = Now();
+  ++num_received_;
   switch (message.kind_case()) {
     case ServerMessage::kStarted:
-      rank_0_ = message.started().rank_0();
+      started_ = message.started();
       break;
-    case ServerMessage::kAnswer: {
-      const auto found = answers_.find(message.answer().request());
-      if (found != answers_.end()) found->second = message.answer();
+    case ServerMessage::kGathered:
+      gathered_ = message.gathered();
       break;
-    }
     case ServerMessage::kQuery:
       is_queried_ = true;
       break;
@@ -220,17 +178,9 @@ void CoordinationClient::Received(const ServerMessage& message) {
   changed_.notify_all();
 }
 
-void CoordinationClient::Broken() {
-  std::lock_guard lock(mutex_);
-  is_broken_ = true;
-  Lose("died: its connection ended");
-  changed_.notify_all();
-}
-
 void CoordinationClient::Add(FailureNotice notice) {
-  if (notices_.empty()) failed_at_ = SteadyNow();
+  if (notices_.empty()) failed_at_ = Now();
   notices_.push_back(std::move(notice));
-  has_news_ = true;
   changed_.notify_all();
 }
 
@@ -238,10 +188,11 @@ void CoordinationClient::Lose(const std::string& how) {
   if (is_dismissed_ || !refused_.empty()) return;
   if (std::exchange(has_lost_coordinator_, true)) return;
   if (notices_.empty()) own_at_loss_ = own_error_;
-  const std::string who = rank_0_.has_value()
-                              ? absl::StrCat("process ", rank_0_->pid(),
-                                             " on host ", rank_0_->host())
-                              : "the process of rank 0";
+  const std::string who =
+      started_.has_value()
+          ? absl::StrCat("process ", started_->rank_0().pid(), " on host ",
+                         started_->rank_0().host())
+          : "the process of rank 0";
   Add({.world_ranks = {0},
        .process_lost = true,
        .error = absl::UnavailableError(
@@ -261,27 +212,25 @@ absl::StatusOr<std::vector<std::string>> CoordinationClient::Gather(
   gather.set_blob(blob);
   gather.set_timeout_ms(absl::ToInt64Milliseconds(timeout));
   std::unique_lock lock(mutex_);
-  const int64_t id = ++last_request_;
-  answers_[id] = std::nullopt;
-  lock.unlock();
-  gather.set_request(id);
-  stream_->Send(std::move(message));
-  lock.lock();
-  changed_.wait(lock, [this, id] {
-    return answers_[id].has_value() || !notices_.empty();
-  });
-  const std::optional<Answer> answer = std::move(answers_[id]);
-  answers_.erase(id);
-  if (!answer.has_value()) {
+  connection_->Send(message);
+  changed_.wait(lock,
+                [this] { return gathered_.has_value() || !notices_.empty(); });
+  if (!gathered_.has_value()) {
     return absl::AbortedError(absl::StrCat(
         "the job failed: ", std::string(ResultOf(notices_[0]).message())));
   }
-  if (answer->code() != 0) {
-    return absl::Status(static_cast<absl::StatusCode>(answer->code()),
-                        answer->text());
+  const Gathered all = *std::exchange(gathered_, std::nullopt);
+  return std::vector<std::string>(all.blobs().begin(), all.blobs().end());
+}
+
+std::vector<std::pair<int, int>> CoordinationClient::neighbours() const {
+  std::lock_guard lock(mutex_);
+  std::vector<std::pair<int, int>> neighbours;
+  if (!started_.has_value()) return neighbours;
+  for (const Neighbour& each : started_->neighbours()) {
+    neighbours.emplace_back(each.rank(), static_cast<int>(each.pid()));
   }
-  return std::vector<std::string>(answer->blobs().begin(),
-                                  answer->blobs().end());
+  return neighbours;
 }
 
 absl::Status CoordinationClient::Leave() {
@@ -291,7 +240,7 @@ absl::Status CoordinationClient::Leave() {
   }
   ClientMessage message;
   message.mutable_goodbye();
-  stream_->Send(std::move(message));
+  Send(message);
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] {
     return is_dismissed_ || is_broken_ || !notices_.empty();
@@ -322,7 +271,7 @@ void CoordinationClient::Report(const FailureNotice& notice) {
   }
   ClientMessage message;
   *message.mutable_failure() = ToMessage(notice);
-  stream_->Send(std::move(message));
+  Send(message);
 }
 
 absl::Status CoordinationClient::loss() const {
@@ -339,9 +288,7 @@ void CoordinationClient::OnFailure(Listener listener) {
     listener_ = std::move(listener);
     num_delivered_ = 0;
   }
-  std::lock_guard lock(mutex_);
-  has_news_ = true;
-  changed_.notify_all();
+  WakeThread();
 }
 
 void CoordinationClient::SetActivity(Activity activity) {
@@ -355,29 +302,25 @@ std::string CoordinationClient::CurrentActivity() {
 }
 
 void CoordinationClient::CheckSilence() {
-  const absl::Time now = SteadyNow();
-  // While this process was stopped it received nothing.
-  if (now - last_check_ > options_.times.heartbeat / 2) last_received_ = now;
-  last_check_ = now;
+  const absl::Duration silence = Now() - last_received_;
   if (has_lost_coordinator_ || is_dismissed_ ||
-      now - last_received_ <= options_.times.heartbeat) {
+      silence <= options_.times.heartbeat) {
     return;
   }
-  const std::string silence =
-      absl::StrCat("no sign of it for ", Rounded(now - last_received_));
-  Lose(absl::StrCat("does not answer: ", silence,
+  const std::string text = absl::StrCat("no sign of it for ", Rounded(silence));
+  Lose(absl::StrCat("does not answer: ", text,
                     ", as when a process is stopped or its host or network "
                     "is down"));
   ClientMessage message;
-  message.set_lost(absl::StrCat("had ", silence));
-  stream_->Send(std::move(message));
+  message.set_lost(absl::StrCat("had ", text));
+  connection_->Send(message);
 }
 
 void CoordinationClient::Watch() {
   std::unique_lock lock(mutex_);
   const auto is_late = [this] {
-    return !notices_.empty() && !is_leaving_ && rank_0_.has_value() &&
-           SteadyNow() - failed_at_ > options_.leave;
+    return !notices_.empty() && !is_leaving_ && started_.has_value() &&
+           Now() - failed_at_ > options_.leave;
   };
   while (!is_late()) {
     if (is_ending_) return;
@@ -398,17 +341,19 @@ void CoordinationClient::Watch() {
 
 void CoordinationClient::Run() {
   const absl::Duration interval = options_.times.interval();
-  const auto pause =
-      absl::ToChronoNanoseconds(std::min(interval, absl::Milliseconds(250)));
+  const int pause_ms =
+      std::max(1, static_cast<int>(absl::ToInt64Milliseconds(
+                      std::min(interval, absl::Milliseconds(250)))));
   std::unique_lock lock(mutex_);
   while (!is_ending_ || (!notices_.empty() && !has_announced_)) {
     const bool is_queried = std::exchange(is_queried_, false);
-    has_news_ = false;
-    const bool is_time = SteadyNow() >= next_heartbeat_;
-    if (is_time) next_heartbeat_ = SteadyNow() + interval;
+    const bool is_time = Now() >= next_heartbeat_;
+    if (is_time) next_heartbeat_ = Now() + interval;
     const std::vector<FailureNotice> notices = notices_;
     const bool announces = !notices.empty() && !has_announced_;
     const absl::Status own = own_at_loss_;
+    const int fd = is_broken_ ? -1 : connection_->fd();
+    const bool has_queued = connection_->has_queued();
     lock.unlock();
     if (is_queried || is_time) {
       ClientMessage message;
@@ -417,7 +362,7 @@ void CoordinationClient::Run() {
       } else {
         message.set_heartbeat(CurrentActivity());
       }
-      stream_->Send(std::move(message));
+      Send(message);
     }
     {
       std::lock_guard listener_lock(listener_mutex_);
@@ -427,14 +372,23 @@ void CoordinationClient::Run() {
     if (announces && options_.on_failure) {
       options_.on_failure(notices[0], own);
     }
-    lock.lock();
     if (announces) {
+      lock.lock();
       has_announced_ = true;
       changed_.notify_all();
+      lock.unlock();
     }
+    pollfd changes[] = {
+        {.fd = fd,
+         .events = static_cast<short>(has_queued ? POLLIN | POLLOUT : POLLIN),
+         .revents = 0},
+        {.fd = wake_.fd(), .events = POLLIN, .revents = 0}};
+    poll(changes, std::size(changes), pause_ms);
+    eventfd_t count = 0;
+    eventfd_read(wake_.fd(), &count);
+    lock.lock();
+    Receive();
     CheckSilence();
-    changed_.wait_for(
-        lock, pause, [this] { return is_ending_ || is_queried_ || has_news_; });
   }
 }
 

@@ -3,21 +3,22 @@
 #define CROSSHATCH_COMM_COORDINATION_COORDINATION_CLIENT_H_
 
 #include <condition_variable>
-#include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "crosshatch/comm/coordination/connection.h"
 #include "crosshatch/comm/coordination/coordinator_state.h"
 #include "crosshatch/comm/job_failure.h"
+#include "crosshatch/comm/watch_clock.h"
 
 namespace crosshatch::coordination {
 
@@ -40,8 +41,8 @@ struct ClientOptions {
 /// \threadsafety all members may be called from any thread.
 class CoordinationClient final : public FailureChannel {
  public:
-  /// Registers as `self`.
-  /// \error kDeadlineExceeded if no process listens within times.start;
+  /// Registers as `self`. Retries until a coordinator answers.
+  /// \error kDeadlineExceeded if none does within times.start;
   ///     kResourceExhausted.
   static absl::StatusOr<std::unique_ptr<CoordinationClient>> Connect(
       const std::string& host, int port, const Member& self,
@@ -57,10 +58,16 @@ class CoordinationClient final : public FailureChannel {
   ///     then returns, too; kUnauthenticated for another job's token.
   absl::Status AwaitStart();
 
-  /// Returns the blobs of all ranks for `name`, by rank. Called by all ranks.
-  /// \error kDeadlineExceeded naming the ranks that did not come;
-  ///     kResourceExhausted for a blob of more than 1 MiB, or 3 MiB of all;
-  ///     kAborted if the job has failed.
+  /// Returns the ranks of this machine by their process ids, ascending; no more
+  /// than 64. Empty until all ranks have joined.
+  std::vector<std::pair<int, int>> neighbours() const;
+
+  /// Returns the blobs of all ranks, by rank. Called by all ranks in the same
+  /// order, one call at a time. Ranks that do not come within `timeout` fail
+  /// the job, and so do more than 3 MiB of all ranks.
+  /// \param name for errors.
+  /// \error kResourceExhausted for a blob of more than 1 MiB; kAborted if the
+  ///     job has failed.
   absl::StatusOr<std::vector<std::string>> Gather(const std::string& name,
                                                   const std::string& blob,
                                                   absl::Duration timeout);
@@ -80,34 +87,42 @@ class CoordinationClient final : public FailureChannel {
   void SetActivity(Activity activity) override;
 
  private:
-  class Stream;
-
   CoordinationClient(Member self, ClientOptions options);
 
-  void Received(const ServerMessage& message);
-  void Broken();
-  /// Handles the loss of the coordinator.
-  /// \pre mutex_ is held.
-  void Lose(const std::string& how);
-  /// \pre mutex_ is held.
-  void Add(FailureNotice notice);
-  std::string CurrentActivity();
+  absl::Status Register(const std::string& host, int port,
+                        const std::string& token);
+  void Send(const ClientMessage& message);
   void Run();
   /// Ends the process if its rank does not return in time. Takes no lock but
   /// mutex_, which is not held during any call that may block.
   void Watch();
-  /// \pre mutex_ is held.
+  std::string CurrentActivity();
+  void WakeThread();
+
+  /// \name With mutex_ held
+  /// @{
+  void Receive();
+  void Received(const ServerMessage& message);
+  /// Handles the loss of the coordinator.
+  void Lose(const std::string& how);
+  void Add(FailureNotice notice);
   void CheckSilence();
+  absl::Time Now();
+  /// @}
 
   const Member self_;
   const ClientOptions options_;
 
+  const File wake_;  // An eventfd that wakes the thread.
+
   mutable std::mutex mutex_;
   std::condition_variable changed_;
+  std::optional<Connection> connection_;
+  internal::WatchClock clock_;
   absl::Time last_received_;
-  absl::Time last_check_;
   absl::Time next_heartbeat_;
-  std::optional<Member> rank_0_;  // Once all ranks have joined.
+  std::optional<Started> started_;  // Once all ranks have joined.
+  int num_received_ = 0;            // Messages of the coordinator.
   std::string refused_;
   bool is_dismissed_ = false;
   bool is_leaving_ = false;
@@ -120,10 +135,8 @@ class CoordinationClient final : public FailureChannel {
   bool has_lost_coordinator_ = false;
   absl::Status own_error_;  // The first that this rank has reported.
   absl::Status own_at_loss_;
-  bool has_news_ = false;       // A listener or a notice.
   bool has_announced_ = false;  // To ClientOptions::on_failure.
-  int64_t last_request_ = 0;
-  std::map<int64_t, std::optional<Answer>> answers_;  // Of pending requests.
+  std::optional<Gathered> gathered_;
 
   /// Held while the members below are called; never locked while mutex_ is
   /// held.
@@ -133,7 +146,6 @@ class CoordinationClient final : public FailureChannel {
   std::mutex activity_mutex_;
   Activity activity_;
 
-  std::unique_ptr<Stream> stream_;
   std::thread thread_;
   std::thread watchdog_;
 };

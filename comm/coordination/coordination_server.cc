@@ -1,34 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/comm/coordination/coordination_server.h"
 
-#include <grpcpp/grpcpp.h>
-#include <grpcpp/server_posix.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <condition_variable>
-#include <deque>
-#include <map>
-#include <mutex>
-#include <thread>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/start_thread.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/base/waiting.h"
-#include "crosshatch/comm/coordination/acceptor.h"
-#include "crosshatch/comm/coordination/messages.grpc.pb.h"
-#include "crosshatch/comm/coordination/wire.h"
 
 namespace crosshatch::coordination {
 namespace {
 
 /// File descriptors in addition to those of the ranks.
 constexpr rlim_t kOtherFiles = 256;
-/// How long a connection without a stream stays open.
-constexpr int kIdleMs = 10000;
+constexpr size_t kMostStrangers = 128;
+constexpr absl::Duration kLongestSilence = absl::Seconds(10);
+/// A registration has bounded texts.
+constexpr size_t kMostRegistrationBytes = size_t{32} << 10;
 
 /// Raises the limit of file descriptors to a connection for each of `ranks`.
 absl::Status AllowConnections(int ranks) {
@@ -51,193 +49,160 @@ absl::Status AllowConnections(int ranks) {
   return absl::OkStatus();
 }
 
+/// What an event concerns, other than a client.
+constexpr int64_t kEnd = -1;
+constexpr int64_t kFirstListener = -2;  // The next one is -3.
+
 }  // namespace
 
-class CoordinationServer::Service final : public Coordination::CallbackService {
- public:
-  Service(const Member& self, std::string token, CoordinationTimes times)
-      : times_(times), state_(self, std::move(token), times, SteadyNow()) {}
-  ~Service() override;
-
-  absl::Status Start(const std::string& host, int port);
-  int port() const { return acceptor_->port(); }
-
- private:
-  using Peer = CoordinatorState::Peer;
-
-  /// One connection. gRPC calls the On... functions; OnDone is the last of
-  /// them. The service's mutex guards it and is held during Send and Close.
-  class Stream final
-      : public grpc::ServerBidiReactor<ClientMessage, ServerMessage> {
-   public:
-    Stream(Service& service, Peer peer) : service_(service), peer_(peer) {
-      StartRead(&incoming_);
-    }
-    void Send(ServerMessage message);
-    /// Ends the connection once all queued messages have been written.
-    void Close();
-
-    void OnReadDone(bool ok) override;
-    void OnWriteDone(bool ok) override;
-    void OnDone() override;
-
-   private:
-    void FinishOnce();
-
-    Service& service_;
-    const Peer peer_;
-    ClientMessage incoming_;
-    std::deque<ServerMessage> outgoing_;  // The first is being written.
-    bool is_closing_ = false;
-    bool is_finished_ = false;
-  };
-
-  grpc::ServerBidiReactor<ClientMessage, ServerMessage>* Join(
-      grpc::CallbackServerContext*) override;
-  /// \pre mutex_ is held.
-  void Do(CoordinatorState::Actions actions);
-  void Tick();
-
-  const CoordinationTimes times_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  CoordinatorState state_;
-  Peer next_peer_ = 0;
-  std::map<Peer, Stream*> streams_;  // They delete themselves.
-  bool is_ending_ = false;
-  std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<Acceptor> acceptor_;
-  std::thread ticker_;
-};
-
-void CoordinationServer::Service::Stream::Send(ServerMessage message) {
-  if (is_closing_ || is_finished_) return;
-  outgoing_.push_back(std::move(message));
-  if (outgoing_.size() == 1) StartWrite(&outgoing_.front());
-}
-
-void CoordinationServer::Service::Stream::Close() {
-  is_closing_ = true;
-  if (outgoing_.empty()) FinishOnce();
-}
-
-void CoordinationServer::Service::Stream::FinishOnce() {
-  if (!std::exchange(is_finished_, true)) Finish(grpc::Status::OK);
-}
-
-void CoordinationServer::Service::Stream::OnReadDone(bool ok) {
-  std::lock_guard lock(service_.mutex_);
-  CoordinatorState& state = service_.state_;
-  if (ok) {
-    service_.Do(state.OnMessage(peer_, incoming_, SteadyNow()));
-    StartRead(&incoming_);
-    return;
-  }
-  service_.Do(state.OnBroken(peer_, SteadyNow()));
-  service_.changed_.notify_all();
-  FinishOnce();
-}
-
-void CoordinationServer::Service::Stream::OnWriteDone(bool ok) {
-  std::lock_guard lock(service_.mutex_);
-  outgoing_.pop_front();
-  if (ok && !outgoing_.empty()) {
-    StartWrite(&outgoing_.front());
-  } else if (!ok || is_closing_) {
-    FinishOnce();
-  }
-}
-
-void CoordinationServer::Service::Stream::OnDone() {
-  {
-    std::lock_guard lock(service_.mutex_);
-    service_.streams_.erase(peer_);
-    service_.changed_.notify_all();
-  }
-  delete this;
-}
-
-grpc::ServerBidiReactor<ClientMessage, ServerMessage>*
-CoordinationServer::Service::Join(grpc::CallbackServerContext*) {
-  std::lock_guard lock(mutex_);
-  const Peer peer = next_peer_++;
-  state_.OnConnected(peer, SteadyNow());
-  return streams_[peer] = new Stream(*this, peer);
-}
-
-absl::Status CoordinationServer::Service::Start(const std::string& host,
-                                                int port) {
-  QuietenGrpc();
-  grpc::ServerBuilder builder;
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
-  builder.RegisterService(this);
-  server_ = builder.BuildAndStart();
-  if (server_ == nullptr) {
-    return absl::ResourceExhaustedError("cannot start gRPC's server");
-  }
-  CH_ASSIGN_OR_RETURN(acceptor_, Acceptor::Listen(host, port, [this](int fd) {
-                        grpc::AddInsecureChannelFromFd(server_.get(), fd);
-                      }));
-  CH_ASSIGN_OR_RETURN(
-      ticker_, StartThread("the coordinator's thread", [this] { Tick(); }));
-  return absl::OkStatus();
-}
-
-CoordinationServer::Service::~Service() {
-  {
-    std::unique_lock lock(mutex_);
-    if (state_.is_over()) {
-      changed_.wait_for(lock, WaitTime(times_.heartbeat),
-                        [this] { return state_.is_deserted(); });
-    }
-    is_ending_ = true;
-    changed_.notify_all();
-  }
-  if (ticker_.joinable()) ticker_.join();
-  acceptor_.reset();
-  if (server_ == nullptr) return;
-  server_->Shutdown(std::chrono::system_clock::now());
-  server_->Wait();
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return streams_.empty(); });
-}
-
-void CoordinationServer::Service::Do(CoordinatorState::Actions actions) {
-  for (CoordinatorState::Outgoing& out : actions.send) {
-    const auto found = streams_.find(out.peer);
-    if (found != streams_.end()) found->second->Send(std::move(out.message));
-  }
-  for (const Peer peer : actions.close) {
-    const auto found = streams_.find(peer);
-    if (found != streams_.end()) found->second->Close();
-  }
-}
-
-void CoordinationServer::Service::Tick() {
-  const auto pause = absl::ToChronoNanoseconds(
-      std::min(times_.interval(), absl::Milliseconds(250)));
-  std::unique_lock lock(mutex_);
-  while (!changed_.wait_for(lock, pause, [this] { return is_ending_; })) {
-    Do(state_.OnTick(SteadyNow()));
-    changed_.notify_all();
-  }
-}
-
-CoordinationServer::CoordinationServer(std::unique_ptr<Service> service)
-    : service_(std::move(service)) {}
-
-CoordinationServer::~CoordinationServer() = default;
-
-int CoordinationServer::port() const { return service_->port(); }
+CoordinationServer::CoordinationServer(const Member& self, std::string token,
+                                       CoordinationTimes times)
+    : times_(times),
+      end_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      clock_(times.heartbeat / 2),
+      now_(absl::UnixEpoch()),
+      state_(self, std::move(token), times, now_),
+      events_(epoll_create1(EPOLL_CLOEXEC)) {}
 
 absl::StatusOr<std::unique_ptr<CoordinationServer>> CoordinationServer::Start(
     const std::string& host, int port, const Member& self, std::string token,
     CoordinationTimes times) {
   CH_RETURN_IF_ERROR(AllowConnections(self.size()));
-  auto service = std::make_unique<Service>(self, std::move(token), times);
-  CH_RETURN_IF_ERROR(service->Start(host, port));
-  return std::unique_ptr<CoordinationServer>(
-      new CoordinationServer(std::move(service)));
+  std::unique_ptr<CoordinationServer> server(
+      new CoordinationServer(self, std::move(token), times));
+  CoordinationServer& s = *server;
+  s.port_ = port;
+  CH_ASSIGN_OR_RETURN(s.listeners_, Listen(host, s.port_));
+  CH_RETURN_IF_ERROR(s.Watch(s.end_, kEnd, EPOLLIN));
+  for (size_t i = 0; i < s.listeners_.size(); ++i) {
+    CH_RETURN_IF_ERROR(s.Watch(s.listeners_[i],
+                               kFirstListener - static_cast<Peer>(i), EPOLLIN));
+  }
+  CH_ASSIGN_OR_RETURN(
+      s.thread_, StartThread("the coordinator's thread", [&s] { s.Run(); }));
+  return server;
+}
+
+CoordinationServer::~CoordinationServer() {
+  is_ending_ = true;
+  eventfd_write(end_.fd(), 1);
+  if (thread_.joinable()) thread_.join();
+}
+
+absl::Status CoordinationServer::Watch(const File& file, Peer peer,
+                                       uint32_t events) {
+  epoll_event event = {};
+  event.events = events;
+  event.data.u64 = static_cast<uint64_t>(peer);
+  if (epoll_ctl(events_.fd(), EPOLL_CTL_ADD, file.fd(), &event) == 0) {
+    return absl::OkStatus();
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrCat("cannot watch its connections: ", std::strerror(errno)));
+}
+
+void CoordinationServer::Run() {
+  const absl::Duration pause =
+      std::min(times_.interval(), absl::Milliseconds(250));
+  const int pause_ms =
+      std::max(1, static_cast<int>(absl::ToInt64Milliseconds(pause)));
+  absl::Time next_tick = now_;
+  absl::Time end_by = absl::InfiniteFuture();
+  while (true) {
+    epoll_event events[64];
+    const int count =
+        epoll_wait(events_.fd(), events, std::size(events), pause_ms);
+    // The time in which this process is stopped does not count.
+    now_ = absl::UnixEpoch() +
+           clock_.Look(std::chrono::steady_clock::now()).counted;
+    for (int i = 0; i < count; ++i) {
+      const auto peer = static_cast<Peer>(events[i].data.u64);
+      if (peer == kEnd) {
+        uint64_t value = 0;
+        eventfd_read(end_.fd(), &value);
+        end_by = now_ + times_.heartbeat;
+      } else if (peer <= kFirstListener) {
+        AcceptFrom(listeners_[static_cast<size_t>(kFirstListener - peer)]);
+      } else if (const auto found = clients_.find(peer);
+                 found != clients_.end()) {
+        found->second.connection.Flush();
+        Receive(peer, found->second);
+      }
+    }
+    if (now_ >= next_tick) {
+      next_tick = now_ + pause;
+      Do(state_.OnTick(now_));
+      while (!strangers_.empty() &&
+             now_ - strangers_.begin()->second > kLongestSilence) {
+        Close(strangers_.begin()->first);
+      }
+    }
+    if (is_ending_ &&
+        (!state_.is_over() || state_.is_deserted() || now_ >= end_by)) {
+      return;
+    }
+  }
+}
+
+void CoordinationServer::AcceptFrom(const File& listener) {
+  // Bounded, so that connections that have sent their registration are not
+  // taken for strangers.
+  for (size_t i = 0; i < kMostStrangers / 2; ++i) {
+    File socket(
+        accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (socket.fd() < 0) {
+      // Without file descriptors the connection waits in the system's queue.
+      if (errno == EMFILE || errno == ENFILE) usleep(10000);
+      return;
+    }
+    const Peer peer = next_peer_++;
+    // Events come once for each change.
+    if (!Watch(socket, peer, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET).ok()) {
+      return;
+    }
+    if (strangers_.size() == kMostStrangers) Close(strangers_.begin()->first);
+    strangers_[peer] = now_;
+    const auto [client, is_new] =
+        clients_.emplace(peer, Client{Connection(std::move(socket))});
+    Receive(peer, client->second);
+  }
+}
+
+void CoordinationServer::Receive(Peer peer, Client& client) {
+  const bool lasts = client.connection.Receive(
+      client.is_registered ? kMostMessageBytes : kMostRegistrationBytes,
+      [&](absl::string_view bytes) {
+        ClientMessage message;
+        if (client.is_closing) return;
+        if (!message.ParseFromArray(bytes.data(),
+                                    static_cast<int>(bytes.size()))) {
+          client.is_closing = true;
+          return;
+        }
+        client.is_registered = true;
+        strangers_.erase(peer);
+        Do(state_.OnMessage(peer, message, now_));
+      });
+  if (!lasts || (client.is_closing && !client.connection.has_queued())) {
+    Close(peer);
+  }
+}
+
+void CoordinationServer::Close(Peer peer) {
+  strangers_.erase(peer);
+  clients_.erase(peer);
+  Do(state_.OnBroken(peer, now_));
+}
+
+void CoordinationServer::Do(CoordinatorState::Actions actions) {
+  for (const CoordinatorState::Outgoing& out : actions.send) {
+    const auto found = clients_.find(out.peer);
+    if (found != clients_.end()) found->second.connection.Send(out.message);
+  }
+  for (const Peer peer : actions.close) {
+    const auto found = clients_.find(peer);
+    if (found != clients_.end()) found->second.is_closing = true;
+  }
 }
 
 }  // namespace crosshatch::coordination

@@ -2,16 +2,27 @@
 #ifndef CROSSHATCH_COMM_COORDINATION_COORDINATION_SERVER_H_
 #define CROSSHATCH_COMM_COORDINATION_COORDINATION_SERVER_H_
 
+#include <atomic>
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "crosshatch/comm/coordination/connection.h"
 #include "crosshatch/comm/coordination/coordinator_state.h"
+#include "crosshatch/comm/watch_clock.h"
 
 namespace crosshatch::coordination {
 
 /// The coordinator of a job, in the process of rank 0: CoordinatorState with
 /// sockets, a clock and a thread.
+///
+/// Connections without a registration are closed after ten seconds. There are
+/// at most 128 of them, so strangers cannot use up the process's file
+/// descriptors.
 class CoordinationServer {
  public:
   /// Listens on `host` alone; on `port`, or any free one if 0.
@@ -28,13 +39,42 @@ class CoordinationServer {
   CoordinationServer(const CoordinationServer&) = delete;
   CoordinationServer& operator=(const CoordinationServer&) = delete;
 
-  int port() const;
+  int port() const { return port_; }
 
  private:
-  class Service;
-  explicit CoordinationServer(std::unique_ptr<Service> service);
+  using Peer = CoordinatorState::Peer;
 
-  const std::unique_ptr<Service> service_;
+  struct Client {
+    Connection connection;
+    bool is_registered = false;
+    bool is_closing = false;  ///< Ends once all queued messages are sent.
+  };
+
+  CoordinationServer(const Member& self, std::string token,
+                     CoordinationTimes times);
+  /// Reports events of `file` as `peer`.
+  absl::Status Watch(const File& file, Peer peer, uint32_t events);
+  void Run();
+  void AcceptFrom(const File& listener);
+  void Receive(Peer peer, Client& client);
+  void Close(Peer peer);
+  void Do(CoordinatorState::Actions actions);
+
+  const CoordinationTimes times_;
+  int port_ = 0;
+  File end_;  // An eventfd that wakes the thread.
+  std::atomic<bool> is_ending_ = false;
+  std::thread thread_;
+
+  // Of the thread.
+  internal::WatchClock clock_;
+  absl::Time now_;
+  CoordinatorState state_;
+  std::vector<File> listeners_;
+  File events_;  // An epoll.
+  Peer next_peer_ = 0;
+  std::map<Peer, Client> clients_;
+  std::map<Peer, absl::Time> strangers_;  // With the time of connection.
 };
 
 }  // namespace crosshatch::coordination

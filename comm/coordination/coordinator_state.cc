@@ -14,6 +14,10 @@ namespace {
 
 /// The most ranks in a failure's text.
 constexpr int kMostActivities = 32;
+/// The most ranks of a machine that each of them receives.
+constexpr int kMostNeighbours = 64;
+/// Bounds all blobs of a Gather, because messages have at most 4 MiB.
+constexpr size_t kMostGatheredBytes = size_t{3} << 20;
 
 ServerMessage Message(Nothing* (ServerMessage::*mutable_kind)()) {
   ServerMessage message;
@@ -35,7 +39,7 @@ std::string Rounded(absl::Duration time) {
   return absl::FormatDuration(absl::Trunc(time, absl::Milliseconds(1)));
 }
 
-std::string Process(const Member& member) {
+std::string ProcessOf(const Member& member) {
   return absl::StrCat("process ", member.pid(), " on host ", member.host());
 }
 
@@ -66,7 +70,7 @@ absl::Duration CoordinationTimes::query() const {
 }
 
 std::string Describe(const Member& member) {
-  return absl::StrCat("rank ", member.rank(), " (", Process(member), ")");
+  return absl::StrCat("rank ", member.rank(), " (", ProcessOf(member), ")");
 }
 
 CoordinatorState::CoordinatorState(Member self, std::string token,
@@ -75,40 +79,19 @@ CoordinatorState::CoordinatorState(Member self, std::string token,
       token_(std::move(token)),
       times_(times),
       begin_(now),
-      gathers_(self_.size()),
-      last_event_(now),
       next_heartbeat_(now) {}
-
-bool CoordinatorState::Lives(int rank) const {
-  const auto found = ranks_.find(rank);
-  return found != ranks_.end() && !found->second.is_gone;
-}
-
-void CoordinatorState::Wake(absl::Time now) {
-  const absl::Duration gap = now - last_event_;
-  last_event_ = now;
-  if (gap <= times_.heartbeat / 2) return;
-  woke_at_ = now;
-  slept_ = gap;
-  // While this process was stopped it received nothing.
-  for (auto& [index, rank] : ranks_) {
-    rank.last_received = now;
-    rank.answered_since_wake = false;
-  }
-  has_woken_ = true;
-}
 
 bool CoordinatorState::is_over() const {
   return phase_ == Phase::kFailed || phase_ == Phase::kDismissed;
 }
 
 bool CoordinatorState::is_deserted() const {
-  const bool may_come = came_ < self_.size();
-  // Rank 0 is in this process and receives the failure directly.
-  const auto self = ranks_.find(0);
-  const bool self_leaves = Lives(0) && self->second.said_goodbye;
-  return !(may_come && !is_late_) && announced_to_.empty() &&
-         num_living_ == (self_leaves ? 1 : 0);
+  if (came_ < self_.size() && !is_late_) return false;
+  return std::all_of(ranks_.begin(), ranks_.end(), [](const auto& each) {
+    const auto& [index, rank] = each;
+    // Rank 0 is in this process and receives the failure directly.
+    return rank.is_gone || (index == 0 && rank.said_goodbye);
+  });
 }
 
 void CoordinatorState::Send(Peer peer, ServerMessage message,
@@ -123,24 +106,9 @@ void CoordinatorState::SendToAll(const ServerMessage& message,
   }
 }
 
-void CoordinatorState::Send(const GatherState::Answers& answers,
-                            Actions& actions) const {
-  for (const GatherState::AnswerTo& to : answers) {
-    if (!Lives(to.rank)) continue;
-    ServerMessage message;
-    *message.mutable_answer() = to.answer;
-    Send(ranks_.at(to.rank).peer, std::move(message), actions);
-  }
-}
-
-void CoordinatorState::OnConnected(Peer peer, absl::Time now) {
-  strangers_.emplace(peer, now);
-}
-
 void CoordinatorState::Refuse(Peer peer, const std::string& why,
                               Actions& actions) {
   ++refused_;
-  strangers_.erase(peer);
   ServerMessage message;
   message.set_refused(why);
   Send(peer, std::move(message), actions);
@@ -150,8 +118,8 @@ void CoordinatorState::Refuse(Peer peer, const std::string& why,
 CoordinatorState::Actions CoordinatorState::OnMessage(
     Peer peer, const ClientMessage& message, absl::Time now) {
   Actions actions;
-  Wake(now);
-  if (strangers_.contains(peer)) {
+  const auto found = rank_of_.find(peer);
+  if (found == rank_of_.end()) {
     if (message.has_registration()) {
       Register(peer, message.registration(), now, actions);
     } else {
@@ -159,8 +127,6 @@ CoordinatorState::Actions CoordinatorState::OnMessage(
     }
     return actions;
   }
-  const auto found = rank_of_.find(peer);
-  if (found == rank_of_.end()) return actions;
   Rank& rank = ranks_.at(found->second);
   if (rank.is_gone) return actions;
   rank.last_received = now;
@@ -177,7 +143,7 @@ void CoordinatorState::Register(Peer peer, const Registration& registration,
            actions);
     return;
   }
-  if (phase_ != Phase::kGathering && phase_ != Phase::kFailed) {
+  if (phase_ != Phase::kJoining && phase_ != Phase::kFailed) {
     Refuse(peer,
            absl::StrCat("the job of ", Describe(self_),
                         " has all its ranks: give another job another "
@@ -185,14 +151,14 @@ void CoordinatorState::Register(Peer peer, const Registration& registration,
            actions);
     return;
   }
-  strangers_.erase(peer);
   const Member& member = registration.member();
   ++came_;
   const auto twin = ranks_.find(member.rank());
   std::string wrong;
   if (!member.wrong().empty()) {
-    wrong = absl::StrCat(member.rank() < 0 ? Process(member) : Describe(member),
-                         ": ", member.wrong());
+    wrong =
+        absl::StrCat(member.rank() < 0 ? ProcessOf(member) : Describe(member),
+                     ": ", member.wrong());
   } else if (member.size() != self_.size()) {
     wrong =
         absl::StrCat(Describe(member), " was started for a world of ",
@@ -204,16 +170,19 @@ void CoordinatorState::Register(Peer peer, const Registration& registration,
                      self_.size(), " ranks, which are 0 to ", self_.size() - 1);
   } else if (twin != ranks_.end()) {
     wrong = absl::StrCat("two processes are rank ", member.rank(), ": ",
-                         Process(twin->second.member), ", and ",
-                         Process(member), ": give each rank to one process");
+                         ProcessOf(twin->second.member), ", and ",
+                         ProcessOf(member), ": give each rank to one process");
   } else if (member.program() != self_.program()) {
     wrong = absl::StrCat(Describe(member), " runs another program (",
                          member.program(), ") than ", Describe(self_), " (",
                          self_.program(), "): start the same build on all");
   }
   if (!wrong.empty() || phase_ == Phase::kFailed) {
-    if (phase_ != Phase::kFailed) FailStart(wrong, actions);
-    announced_to_.insert(peer);
+    if (phase_ != Phase::kFailed) {
+      Announce(
+          {.of_group = true, .error = absl::FailedPreconditionError(wrong)},
+          actions);
+    }
     ServerMessage message;
     *message.mutable_failure() = ToMessage(*failure_);
     Send(peer, std::move(message), actions);
@@ -223,12 +192,26 @@ void CoordinatorState::Register(Peer peer, const Registration& registration,
   ranks_[member.rank()] = {
       .member = member, .peer = peer, .last_received = now};
   rank_of_[peer] = member.rank();
-  ++num_living_;
-  if (static_cast<int>(ranks_.size()) < self_.size()) return;
+  Send(peer, Message(&ServerMessage::mutable_heartbeat), actions);
+  if (static_cast<int>(ranks_.size()) == self_.size()) Start(actions);
+}
+
+void CoordinatorState::Start(Actions& actions) {
   phase_ = Phase::kRunning;
-  ServerMessage message;
-  *message.mutable_started()->mutable_rank_0() = self_;
-  SendToAll(message, actions);
+  std::map<std::string, ServerMessage> messages;  // By machine.
+  for (const auto& [index, rank] : ranks_) {
+    Started& started = *messages[rank.member.machine()].mutable_started();
+    if (started.neighbours_size() == kMostNeighbours) continue;
+    Neighbour& neighbour = *started.add_neighbours();
+    neighbour.set_rank(index);
+    neighbour.set_pid(rank.member.pid());
+  }
+  for (auto& [machine, message] : messages) {
+    *message.mutable_started()->mutable_rank_0() = self_;
+  }
+  for (const auto& [index, rank] : ranks_) {
+    Send(rank.peer, messages.at(rank.member.machine()), actions);
+  }
 }
 
 void CoordinatorState::OnMessageOf(Rank& rank, const ClientMessage& message,
@@ -240,10 +223,10 @@ void CoordinatorState::OnMessageOf(Rank& rank, const ClientMessage& message,
       rank.activity_at = now;
       break;
     case ClientMessage::kGather:
-      Send(gathers_.OnGather(index, message.gather(), now), actions);
+      OnGather(index, message.gather(), now, actions);
       break;
     case ClientMessage::kFailure:
-      if (phase_ == Phase::kGathering) {
+      if (phase_ == Phase::kJoining) {
         Announce(ToNotice(message.failure()), actions);
       } else if (phase_ == Phase::kRunning) {
         QueryAll(ToNotice(message.failure()), now, actions);
@@ -254,7 +237,6 @@ void CoordinatorState::OnMessageOf(Rank& rank, const ClientMessage& message,
     case ClientMessage::kActivity:
       rank.activity = message.activity();
       rank.activity_at = now;
-      rank.answered_since_wake = true;
       if (phase_ == Phase::kQuerying && !std::exchange(rank.answered, true)) {
         --num_unanswered_;
       }
@@ -277,7 +259,7 @@ void CoordinatorState::OnMessageOf(Rank& rank, const ClientMessage& message,
           {.world_ranks = {0},
            .process_lost = true,
            .error = absl::UnavailableError(absl::StrCat(
-               Process(self_), ", which coordinates the job, was stopped or ",
+               ProcessOf(self_), ", which coordinates the job, was stopped or ",
                "cut off: ", Describe(rank.member), " ", message.lost()))},
           actions);
       break;
@@ -288,35 +270,46 @@ void CoordinatorState::OnMessageOf(Rank& rank, const ClientMessage& message,
   }
 }
 
+void CoordinatorState::OnGather(int rank, const Gather& gather, absl::Time now,
+                                Actions& actions) {
+  if (phase_ != Phase::kRunning) return;  // The failure ends the rank's wait.
+  const auto fail = [&](absl::Status error) {
+    QueryAll({.of_group = true, .error = std::move(error)}, now, actions);
+  };
+  if (blobs_.empty()) {
+    gather_name_ = gather.name();
+    gather_timeout_ = absl::Milliseconds(gather.timeout_ms());
+    gather_until_ = now + gather_timeout_;
+  } else if (gather.name() != gather_name_) {
+    return fail(absl::FailedPreconditionError(
+        absl::StrCat("rank ", rank, " gathers '", gather.name(), "' and rank ",
+                     blobs_.begin()->first, " '", gather_name_, "'")));
+  }
+  blobs_[rank] = gather.blob();
+  if (static_cast<int>(blobs_.size()) < self_.size()) return;
+  size_t bytes = 0;
+  ServerMessage message;
+  for (auto& [each, blob] : std::exchange(blobs_, {})) {
+    bytes += blob.size();
+    message.mutable_gathered()->add_blobs(std::move(blob));
+  }
+  if (bytes > kMostGatheredBytes) {
+    return fail(absl::ResourceExhaustedError(
+        absl::StrCat("'", gather_name_, "' has ", bytes,
+                     " bytes of all ranks; the most is ", kMostGatheredBytes)));
+  }
+  SendToAll(message, actions);
+}
+
 CoordinatorState::Actions CoordinatorState::OnBroken(Peer peer,
                                                      absl::Time now) {
   Actions actions;
-  Wake(now);
-  strangers_.erase(peer);
-  announced_to_.erase(peer);
   const auto found = rank_of_.find(peer);
   if (found == rank_of_.end()) return actions;
   Rank& rank = ranks_.at(found->second);
   rank_of_.erase(found);
   rank.is_connected = false;
   if (rank.is_gone) return actions;
-  // Ranks give up a silent coordinator after `heartbeat`. One that has answered
-  // since this process resumed has not given up, but died.
-  if (!is_over() && now - woke_at_ < times_.heartbeat / 2 &&
-      slept_ > times_.heartbeat - times_.interval() &&
-      !rank.answered_since_wake) {
-    rank.is_gone = true;
-    --num_living_;
-    Announce(
-        {.world_ranks = {0},
-         .process_lost = true,
-         .error = absl::UnavailableError(absl::StrCat(
-             Process(self_), ", which coordinates the job, was stopped for ",
-             Rounded(slept_), ": ", Describe(rank.member),
-             " has left meanwhile"))},
-        actions);
-    return actions;
-  }
   OnDeath(rank,
           " died: its connection ended without a goodbye, as when a process is "
           "killed, aborts or exits early",
@@ -327,13 +320,12 @@ CoordinatorState::Actions CoordinatorState::OnBroken(Peer peer,
 void CoordinatorState::OnDeath(Rank& rank, const std::string& how,
                                absl::Time now, Actions& actions) {
   rank.is_gone = true;
-  --num_living_;
   FailureNotice death = {
       .world_ranks = {rank.member.rank()},
       .process_lost = true,
-      .error = absl::UnavailableError(Process(rank.member) + how)};
+      .error = absl::UnavailableError(ProcessOf(rank.member) + how)};
   switch (phase_) {
-    case Phase::kGathering:
+    case Phase::kJoining:
       Announce(std::move(death), actions);
       break;
     case Phase::kRunning:
@@ -361,7 +353,11 @@ void CoordinatorState::QueryAll(FailureNotice cause, absl::Time now,
   phase_ = Phase::kQuerying;
   cause_ = std::move(cause);
   query_until_ = now + times_.query();
-  num_unanswered_ = num_living_;
+  num_unanswered_ = 0;
+  for (auto& [index, rank] : ranks_) {
+    rank.answered = false;
+    if (!rank.is_gone) ++num_unanswered_;
+  }
   SendToAll(Message(&ServerMessage::mutable_query), actions);
   AnnounceIfKnown(now, actions);
 }
@@ -381,9 +377,9 @@ void CoordinatorState::AnnounceIfKnown(absl::Time now, Actions& actions) {
 
 std::string CoordinatorState::Activities(absl::Time now) const {
   std::string text;
-  int told = 0;
+  int described = 0;
   for (const auto& [index, rank] : ranks_) {
-    if (++told > kMostActivities) {
+    if (++described > kMostActivities) {
       absl::StrAppend(&text, "\n  and ", ranks_.size() - kMostActivities,
                       " more");
       break;
@@ -401,11 +397,6 @@ std::string CoordinatorState::Activities(absl::Time now) const {
   return text;
 }
 
-void CoordinatorState::FailStart(const std::string& why, Actions& actions) {
-  Announce({.of_group = true, .error = absl::FailedPreconditionError(why)},
-           actions);
-}
-
 void CoordinatorState::Announce(FailureNotice failure, Actions& actions) {
   phase_ = Phase::kFailed;
   failure_ = std::move(failure);
@@ -417,9 +408,6 @@ void CoordinatorState::Announce(FailureNotice failure, Actions& actions) {
       Send(rank.peer, Message(&ServerMessage::mutable_dismissed), actions);
     }
   }
-  Send(gathers_.OnFailure(absl::AbortedError(absl::StrCat(
-           "the job failed: ", std::string(ResultOf(*failure_).message())))),
-       actions);
 }
 
 std::string CoordinatorState::LateStart(absl::Time now) const {
@@ -442,7 +430,6 @@ std::string CoordinatorState::LateStart(absl::Time now) const {
 
 CoordinatorState::Actions CoordinatorState::OnTick(absl::Time now) {
   Actions actions;
-  Wake(now);
   for (auto& [index, rank] : ranks_) {
     if (rank.is_gone || now - rank.last_received <= times_.heartbeat) continue;
     OnDeath(rank,
@@ -453,11 +440,8 @@ CoordinatorState::Actions CoordinatorState::OnTick(absl::Time now) {
             now, actions);
   }
   AnnounceIfKnown(now, actions);
-  if (std::exchange(has_woken_, false) && phase_ == Phase::kRunning) {
-    SendToAll(Message(&ServerMessage::mutable_query), actions);
-  }
   is_late_ = is_late_ || now - begin_ > times_.start;
-  if (phase_ == Phase::kGathering && is_late_) {
+  if (phase_ == Phase::kJoining && is_late_) {
     Announce({.of_group = true,
               .error = absl::DeadlineExceededError(LateStart(now))},
              actions);
@@ -467,13 +451,17 @@ CoordinatorState::Actions CoordinatorState::OnTick(absl::Time now) {
     *message.mutable_failure() = ToMessage(std::exchange(losses_, {}));
     SendToAll(message, actions);
   }
-  Send(gathers_.OnTick(now), actions);
-  std::vector<Peer> silent;
-  for (const auto& [peer, since] : strangers_) {
-    if (now - since > times_.heartbeat) silent.push_back(peer);
-  }
-  for (const Peer peer : silent) {
-    Refuse(peer, "no registration came", actions);
+  if (phase_ == Phase::kRunning && !blobs_.empty() && now >= gather_until_) {
+    std::vector<int> missing;
+    for (int rank = 0; rank < self_.size(); ++rank) {
+      if (!blobs_.contains(rank)) missing.push_back(rank);
+    }
+    QueryAll(
+        {.of_group = true,
+         .error = absl::DeadlineExceededError(absl::StrCat(
+             "'", gather_name_, "': ", DescribeRanks(missing),
+             " did not come within ", absl::FormatDuration(gather_timeout_)))},
+        now, actions);
   }
   if (now >= next_heartbeat_) {
     next_heartbeat_ = now + times_.interval();

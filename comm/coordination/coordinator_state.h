@@ -6,11 +6,11 @@
 /// The state of a job's coordinator: which ranks have joined, which are alive,
 /// and the one error that the job ends with.
 ///
-///   gathering --all ranks are there--> running --all said goodbye--> dismissed
-///       |                                 |
-///       | a wrong start, too late         | a rank died or reports an error
-///       v                                 v
-///     failed <--all alive answered----- querying
+///   joining --all ranks are there--> running --all said goodbye--> dismissed
+///      |                                |
+///      | a wrong start, too late        | a rank died or reports an error
+///      v                                v
+///    failed <--all alive answered---- querying
 ///
 /// In `querying`, for a moment, all ranks are queried for what they do. That
 /// separates a rank that died from those that failed because of it: a rank that
@@ -26,7 +26,6 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "crosshatch/comm/coordination/gather_state.h"
 #include "crosshatch/comm/coordination/messages.pb.h"
 #include "crosshatch/comm/job_failure.h"
 
@@ -50,7 +49,8 @@ struct CoordinationTimes {
 std::string Describe(const Member& member);
 
 /// A pure state machine: no clock, no lock, no socket. A peer is the connection
-/// of a process; processes of other jobs do not become ranks.
+/// of a process; processes of other jobs do not become ranks. Times are of a
+/// clock that does not advance while the coordinator's process is stopped.
 class CoordinatorState {
  public:
   using Peer = int64_t;
@@ -69,9 +69,9 @@ class CoordinatorState {
   CoordinatorState(Member self, std::string token, CoordinationTimes times,
                    absl::Time now);
 
-  void OnConnected(Peer peer, absl::Time now);
+  /// Handles a message. The first one of a peer must be its registration.
   Actions OnMessage(Peer peer, const ClientMessage& message, absl::Time now);
-  /// Handles the end of a stream, from either side.
+  /// Handles the end of a connection.
   Actions OnBroken(Peer peer, absl::Time now);
   /// Called at least every CoordinationTimes::interval().
   Actions OnTick(absl::Time now);
@@ -80,13 +80,13 @@ class CoordinatorState {
   const std::optional<FailureNotice>& failure() const { return failure_; }
   /// Returns whether all ranks have said goodbye, or the job has failed.
   bool is_over() const;
-  /// Returns whether no living process of the job is connected, and none may
-  /// still come that has to receive its failure.
+  /// Returns whether no rank is connected, and none may still come that has to
+  /// receive the job's failure.
   bool is_deserted() const;
 
  private:
   enum class Phase : uint8_t {
-    kGathering,
+    kJoining,
     kRunning,
     kQuerying,
     kFailed,
@@ -100,32 +100,27 @@ class CoordinatorState {
     absl::Time activity_at;
     bool answered = false;
     bool said_goodbye = false;
-    /// Whether it has answered a query since this process was last stopped.
-    bool answered_since_wake = true;
     /// Whether it is dead or has left. A stopped process may still be
     /// connected, and receives the failure if it resumes.
     bool is_gone = false;
     bool is_connected = true;
   };
 
-  bool Lives(int rank) const;
-  /// Detects, at every event, that this process was stopped since the previous
-  /// one.
-  void Wake(absl::Time now);
   void Send(Peer peer, ServerMessage message, Actions& actions) const;
   void SendToAll(const ServerMessage& message, Actions& actions) const;
-  void Send(const GatherState::Answers& answers, Actions& actions) const;
+  void Start(Actions& actions);
   void Refuse(Peer peer, const std::string& why, Actions& actions);
   void Register(Peer peer, const Registration& registration, absl::Time now,
                 Actions& actions);
   void OnMessageOf(Rank& rank, const ClientMessage& message, absl::Time now,
                    Actions& actions);
+  void OnGather(int rank, const Gather& gather, absl::Time now,
+                Actions& actions);
   void OnDeath(Rank& rank, const std::string& how, absl::Time now,
                Actions& actions);
   void QueryAll(FailureNotice cause, absl::Time now, Actions& actions);
   void AnnounceIfKnown(absl::Time now, Actions& actions);
   void Announce(FailureNotice failure, Actions& actions);
-  void FailStart(const std::string& why, Actions& actions);
   std::string Activities(absl::Time now) const;
   std::string LateStart(absl::Time now) const;
 
@@ -134,25 +129,23 @@ class CoordinatorState {
   const CoordinationTimes times_;
   const absl::Time begin_;
 
-  Phase phase_ = Phase::kGathering;
-  GatherState gathers_;
+  Phase phase_ = Phase::kJoining;
   std::map<int, Rank> ranks_;
   std::map<Peer, int> rank_of_;
-  std::map<Peer, absl::Time> strangers_;  // With the time of connection.
-  std::set<Peer>
-      announced_to_;  // Connections that received the failure and are no rank.
-  int came_ =
-      0;  // Processes of the job, including those that came after its failure.
+  /// Processes of the job, including those that came after its failure.
+  int came_ = 0;
   bool is_late_ = false;  // Missing ranks are not waited for any more.
   int refused_ = 0;
-  // Counters of ranks_, so that events take constant time.
-  int num_living_ = 0;
   int num_goodbyes_ = 0;
-  absl::Time last_event_;
-  absl::Time woke_at_ = absl::InfinitePast();
-  absl::Duration slept_;
-  bool has_woken_ = false;  // All ranks are to be queried.
   absl::Time next_heartbeat_;
+
+  /// \name The Gather under way
+  /// @{
+  std::string gather_name_;
+  std::map<int, std::string> blobs_;  // By rank.
+  absl::Duration gather_timeout_;
+  absl::Time gather_until_;
+  /// @}
 
   // While querying.
   FailureNotice cause_;

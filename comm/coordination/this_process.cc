@@ -12,6 +12,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "crosshatch/base/process.h"
 
 namespace crosshatch::coordination {
 namespace {
@@ -62,6 +63,8 @@ std::string ProgramId() {
 }
 
 Member ThisProcess(int rank, int size) {
+  struct stat pids = {};
+  stat("/proc/self/ns/pid", &pids);
   char host[HOST_NAME_MAX + 1] = "?";
   gethostname(host, sizeof host - 1);
   Member member;
@@ -70,6 +73,7 @@ Member ThisProcess(int rank, int size) {
   member.set_host(host);
   member.set_pid(getpid());
   member.set_program(ProgramId());
+  member.set_machine(absl::StrCat(ThisMachine(), "\n", pids.st_ino));
   return member;
 }
 

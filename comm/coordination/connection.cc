@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/comm/coordination/connection.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "crosshatch/base/status_macros.h"
+
+namespace crosshatch::coordination {
+namespace {
+
+constexpr size_t kLengthBytes = 4;
+
+struct Address {
+  sockaddr_storage storage = {};
+  socklen_t size = 0;
+
+  const sockaddr* get() const {
+    return reinterpret_cast<const sockaddr*>(&storage);
+  }
+  in_port_t& port() {
+    return storage.ss_family == AF_INET6
+               ? reinterpret_cast<sockaddr_in6&>(storage).sin6_port
+               : reinterpret_cast<sockaddr_in&>(storage).sin_port;
+  }
+};
+
+/// Returns the addresses of `host`, with `port`.
+/// \error kUnavailable with the system's reason.
+absl::StatusOr<std::vector<Address>> Resolve(std::string host, int port) {
+  if (host.size() > 2 && host.front() == '[') {
+    host = host.substr(1, host.size() - 2);
+  }
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int failed = getaddrinfo(host.c_str(), nullptr, &hints, &found);
+  if (failed != 0) return absl::UnavailableError(gai_strerror(failed));
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found,
+                                                                 freeaddrinfo);
+  std::vector<Address> addresses;
+  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
+    Address& address = addresses.emplace_back();
+    std::memcpy(&address.storage, each->ai_addr, each->ai_addrlen);
+    address.size = each->ai_addrlen;
+    address.port() = htons(static_cast<uint16_t>(port));
+  }
+  return addresses;
+}
+
+File OpenSocket(const Address& address) {
+  return File(socket(address.storage.ss_family,
+                     SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+
+void SetOption(const File& socket, int level, int option) {
+  const int one = 1;
+  setsockopt(socket.fd(), level, option, &one, sizeof one);
+}
+
+/// Listens on one address, whose port it sets. Returns 0 or the error's number.
+int ListenOn(Address& address, File& socket) {
+  socket = OpenSocket(address);
+  // The host may lack a family of addresses.
+  if (socket.fd() < 0) return EADDRNOTAVAIL;
+  SetOption(socket, SOL_SOCKET, SO_REUSEADDR);
+  if (address.storage.ss_family == AF_INET6) {
+    SetOption(socket, IPPROTO_IPV6, IPV6_V6ONLY);
+  }
+  if (bind(socket.fd(), address.get(), address.size) != 0 ||
+      listen(socket.fd(), SOMAXCONN) != 0) {
+    return errno;
+  }
+  getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&address.storage),
+              &address.size);
+  return 0;
+}
+
+/// Returns whether the connection is established until `deadline`.
+bool Connects(const File& socket, const Address& address, absl::Time deadline) {
+  if (socket.fd() < 0) return false;
+  if (connect(socket.fd(), address.get(), address.size) != 0) {
+    if (errno != EINPROGRESS) return false;
+    pollfd change = {.fd = socket.fd(), .events = POLLOUT, .revents = 0};
+    const int64_t ms = absl::ToInt64Milliseconds(deadline - absl::Now());
+    poll(&change, 1, static_cast<int>(std::clamp<int64_t>(ms, 0, 60000)));
+  }
+  // If nobody listens on a port that the system assigns to clients, the socket
+  // may get this port, and is then connected to itself.
+  Address self;
+  Address peer;
+  self.size = peer.size = sizeof self.storage;
+  return getpeername(socket.fd(), reinterpret_cast<sockaddr*>(&peer.storage),
+                     &peer.size) == 0 &&
+         getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&self.storage),
+                     &self.size) == 0 &&
+         std::memcmp(&self, &peer, sizeof self) != 0;
+}
+
+}  // namespace
+
+File::~File() {
+  if (fd_ >= 0) close(fd_);
+}
+
+File::File(File&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+
+File& File::operator=(File&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+
+void Connection::Send(const google::protobuf::MessageLite& message) {
+  const std::string bytes = message.SerializeAsString();
+  for (size_t i = 0; i < kLengthBytes; ++i) {
+    const size_t shift = 8 * (kLengthBytes - 1 - i);
+    queued_ += static_cast<char>((bytes.size() >> shift) & 0xff);
+  }
+  queued_ += bytes;
+  Flush();
+}
+
+void Connection::Flush() {
+  size_t sent = 0;
+  while (sent < queued_.size()) {
+    const ssize_t count =
+        send(fd(), queued_.data() + sent, queued_.size() - sent, MSG_NOSIGNAL);
+    if (count < 0 && errno == EINTR) continue;
+    // Receive notices that the connection has ended.
+    if (count < 0) break;
+    sent += static_cast<size_t>(count);
+  }
+  queued_.erase(0, sent);
+}
+
+bool Connection::Receive(size_t most,
+                         absl::FunctionRef<void(absl::string_view)> take) {
+  char buffer[1 << 14];
+  while (true) {
+    const ssize_t count = recv(fd(), buffer, sizeof buffer, 0);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && errno == EAGAIN) return true;
+    if (count <= 0) return false;
+    received_.append(buffer, static_cast<size_t>(count));
+    size_t begin = 0;
+    while (received_.size() - begin >= kLengthBytes) {
+      size_t length = 0;
+      for (size_t i = 0; i < kLengthBytes; ++i) {
+        length = length << 8 | static_cast<unsigned char>(received_[begin + i]);
+      }
+      if (length > most) return false;
+      if (received_.size() - begin < kLengthBytes + length) break;
+      take(absl::string_view(received_).substr(begin + kLengthBytes, length));
+      begin += kLengthBytes + length;
+    }
+    received_.erase(0, begin);
+  }
+}
+
+absl::StatusOr<std::vector<File>> Listen(const std::string& host, int& port) {
+  const std::string text =
+      absl::StrCat("cannot listen on ", host, ":", port, ": ");
+  absl::StatusOr<std::vector<Address>> addresses = Resolve(host, port);
+  if (!addresses.ok()) {
+    return absl::UnavailableError(
+        absl::StrCat(text, std::string(addresses.status().message())));
+  }
+  const absl::Status in_use = absl::UnavailableError(absl::StrCat(
+      text, "the port is in use, or the address is not this host's"));
+  std::vector<File> listeners;
+  for (Address& address : *addresses) {
+    address.port() = htons(static_cast<uint16_t>(port));
+    File socket;
+    const int failed = ListenOn(address, socket);
+    // Another job may listen on the port at other addresses, and ranks could
+    // then join the wrong job.
+    if (failed == EADDRINUSE) return in_use;
+    if (failed != 0) continue;
+    port = ntohs(address.port());
+    listeners.push_back(std::move(socket));
+  }
+  if (listeners.empty()) return in_use;
+  return listeners;
+}
+
+absl::StatusOr<File> Dial(const std::string& host, int port,
+                          absl::Time deadline) {
+  absl::Duration pause = absl::Milliseconds(20);
+  while (true) {
+    const absl::StatusOr<std::vector<Address>> addresses = Resolve(host, port);
+    if (addresses.ok()) {
+      for (const Address& address : *addresses) {
+        File socket = OpenSocket(address);
+        // A host that is down does not answer, and its other addresses may.
+        const absl::Time until =
+            std::min(deadline, absl::Now() + absl::Seconds(5));
+        if (!Connects(socket, address, until)) continue;
+        SetOption(socket, IPPROTO_TCP, TCP_NODELAY);
+        return socket;
+      }
+    }
+    if (absl::Now() >= deadline) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "nobody listened on ", host, ":", port,
+          addresses.ok()
+              ? ""
+              : absl::StrCat(" (", std::string(addresses.status().message()),
+                             ")")));
+    }
+    absl::SleepFor(std::min(pause, deadline - absl::Now()));
+    pause = std::min(2 * pause, absl::Milliseconds(500));
+  }
+}
+
+}  // namespace crosshatch::coordination

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_COMM_COORDINATION_CONNECTION_H_
+#define CROSSHATCH_COMM_COORDINATION_CONNECTION_H_
+
+/// \file
+/// TCP connections that carry messages.
+
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "crosshatch/comm/coordination/messages.pb.h"
+
+namespace crosshatch::coordination {
+
+constexpr size_t kMostMessageBytes = size_t{4} << 20;
+
+/// A file descriptor, which the object closes.
+class File {
+ public:
+  explicit File(int fd = -1) : fd_(fd) {}
+  ~File();
+  File(File&& other) noexcept;
+  File& operator=(File&& other) noexcept;
+  int fd() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+/// One end of a connection. Sends each message as its length, in four bytes
+/// with the highest first, and its bytes. Never blocks.
+/// \threadsafety one thread at a time.
+class Connection {
+ public:
+  explicit Connection(File socket) : socket_(std::move(socket)) {}
+
+  int fd() const { return socket_.fd(); }
+  /// Queues `message` and sends what the socket takes.
+  void Send(const google::protobuf::MessageLite& message);
+  /// Sends more of what is queued.
+  void Flush();
+  bool has_queued() const { return !queued_.empty(); }
+  /// Receives all that has come, and calls `take` with each message.
+  /// \param most bytes of a message.
+  /// \returns whether the connection lasts: the other end has neither closed it
+  ///     nor sent a longer message.
+  bool Receive(size_t most, absl::FunctionRef<void(absl::string_view)> take);
+
+ private:
+  File socket_;
+  std::string queued_;
+  std::string received_;
+};
+
+/// Listens on all addresses of `host`, and on no other.
+/// \param host a name or an address; an IPv6 address may have brackets.
+/// \param port 0: any that is free; set to the port.
+/// \error kUnavailable if an address is not available on that port.
+absl::StatusOr<std::vector<File>> Listen(const std::string& host, int& port);
+
+/// Connects to `host`, and retries until a process listens there.
+/// \error kDeadlineExceeded if there is none until `deadline`, of the system's
+///     clock.
+absl::StatusOr<File> Dial(const std::string& host, int port,
+                          absl::Time deadline);
+
+}  // namespace crosshatch::coordination
+
+#endif  // CROSSHATCH_COMM_COORDINATION_CONNECTION_H_
