@@ -46,6 +46,15 @@ def children_of(parent):
     return found
 
 
+def states_of(process):
+    """Returns the states of the process's threads, e.g. "T" of a stopped one."""
+    states = []
+    for thread in os.listdir(f"/proc/{process}/task"):
+        with open(f"/proc/{process}/task/{thread}/stat", encoding="utf-8") as file:
+            states.append(file.read().rpartition(")")[2].split()[0])
+    return states
+
+
 def name_of(process):
     with open(f"/proc/{process}/comm", encoding="utf-8") as file:
         return file.read().rstrip()
@@ -269,6 +278,9 @@ class EndingsTest(JobsTest):
         job.await_running()
         # It learns of the error, and cannot announce it.
         job.processes[0].send_signal(signal.SIGSTOP)
+        # One of its threads stops the others once it runs.
+        while set(states_of(job.processes[0].pid)) != {"T"}:
+            time.sleep(0.01)
         with open(os.path.join(self.dir, "go"), "x", encoding="utf-8"):
             pass
         time.sleep(2)

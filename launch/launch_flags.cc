@@ -6,6 +6,8 @@
 
 #include <cstdio>
 #include <optional>
+#include <type_traits>
+#include <utility>
 
 #include "absl/flags/commandlineflag.h"
 #include "absl/flags/flag.h"
@@ -23,67 +25,46 @@ namespace crosshatch {
 namespace {
 
 template <typename E>
-struct NamedValue {
-  const char* name;
-  E value;
-};
+using Names = std::vector<std::pair<const char*, E>>;
 
-constexpr NamedValue<EngineKind> kEngines[] = {
-    {"auto", EngineKind::kAuto},
-    {"local", EngineKind::kLocal},
-    {"processes", EngineKind::kProcesses},
-    {"fake", EngineKind::kFake}};
-constexpr NamedValue<DataTransport> kTransports[] = {
-    {"auto", DataTransport::kAuto},
-    {"mpi", DataTransport::kMpi},
-    {"ucx", DataTransport::kUcx}};
-constexpr NamedValue<Device::Kind> kDevices[] = {{"cpu", Device::Kind::kCpu},
-                                                 {"cuda", Device::Kind::kCuda}};
-
-template <typename E, size_t kCount>
-bool ParseName(absl::string_view text, const NamedValue<E> (&values)[kCount],
-               E* value, std::string* error) {
-  *error = "must be one of";
-  for (const auto& each : values) {
-    absl::StrAppend(error, " ", each.name);
-    if (text != each.name) continue;
-    *value = each.value;
-    return true;
-  }
-  return false;
+Names<EngineKind> NamesOf(EngineKind) {
+  return {{"auto", EngineKind::kAuto},
+          {"local", EngineKind::kLocal},
+          {"processes", EngineKind::kProcesses},
+          {"fake", EngineKind::kFake}};
 }
 
-template <typename E, size_t kCount>
-std::string NameOf(E value, const NamedValue<E> (&values)[kCount]) {
-  for (const auto& each : values) {
-    if (each.value == value) return each.name;
-  }
-  return "?";
+Names<DataTransport> NamesOf(DataTransport) {
+  return {{"auto", DataTransport::kAuto},
+          {"mpi", DataTransport::kMpi},
+          {"ucx", DataTransport::kUcx}};
+}
+
+Names<Device::Kind> NamesOf(Device::Kind) {
+  return {{"cpu", Device::Kind::kCpu}, {"cuda", Device::Kind::kCuda}};
 }
 
 }  // namespace
 
 // Abseil finds these by argument-dependent lookup.
-bool AbslParseFlag(absl::string_view text, EngineKind* engine,
-                   std::string* error) {
-  return ParseName(text, kEngines, engine, error);
+template <typename E, typename = std::enable_if_t<std::is_enum_v<E>>>
+bool AbslParseFlag(absl::string_view text, E* value, std::string* error) {
+  *error = "must be one of";
+  for (const auto& [name, named] : NamesOf(*value)) {
+    absl::StrAppend(error, " ", name);
+    if (text != name) continue;
+    *value = named;
+    return true;
+  }
+  return false;
 }
-std::string AbslUnparseFlag(EngineKind engine) {
-  return NameOf(engine, kEngines);
-}
-bool AbslParseFlag(absl::string_view text, DataTransport* transport,
-                   std::string* error) {
-  return ParseName(text, kTransports, transport, error);
-}
-std::string AbslUnparseFlag(DataTransport transport) {
-  return NameOf(transport, kTransports);
-}
-bool AbslParseFlag(absl::string_view text, Device::Kind* device,
-                   std::string* error) {
-  return ParseName(text, kDevices, device, error);
-}
-std::string AbslUnparseFlag(Device::Kind device) {
-  return NameOf(device, kDevices);
+
+template <typename E, typename = std::enable_if_t<std::is_enum_v<E>>>
+std::string AbslUnparseFlag(E value) {
+  for (const auto& [name, named] : NamesOf(value)) {
+    if (named == value) return name;
+  }
+  return "?";
 }
 
 }  // namespace crosshatch
