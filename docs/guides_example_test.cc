@@ -23,7 +23,6 @@
 #include "crosshatch/comm/world.h"
 #include "crosshatch/docs/page_testutil.h"
 #include "crosshatch/dtensor/dtensor.h"
-#include "crosshatch/dtensor/rows_of.h"
 #include "crosshatch/fsdp/accumulate.h"
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/mesh/device_mesh.h"

@@ -16,7 +16,7 @@
 #include "crosshatch/dtensor/dispatch/register_op_rule.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/op_rule_check.h"
-#include "crosshatch/dtensor/rules/factor_rule.h"
+#include "crosshatch/dtensor/rules/op_rule.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/gradcheck_testutil.h"
 #include "crosshatch/tensor/launch_kernel.h"
@@ -78,16 +78,7 @@ ch::Tensor Entropy(const ch::Tensor& x) {
 // [rule]
 // A row is whole on a rank; the dims before it may be split in any way.
 ch::RuleResult EntropyRule(const ch::RuleCall& call) {
-  const ch::Shape& sizes = call.inputs[0].sizes;
-  ch::FactorRule rule;
-  ch::DimFactors rows;
-  for (size_t d = 0; d + 1 < sizes.size(); ++d) {
-    rows.push_back({rule.Add(sizes[d])});
-  }
-  rule.outputs = {{rows, ch::Shape(sizes.begin(), sizes.end() - 1)}};
-  rule.inputs = {rows};
-  rule.inputs[0].push_back({rule.Add(sizes.back(), /*whole=*/true)});
-  return ch::SolveFactors(call, rule);
+  return ch::SolveFactors(call, ch::Einsum(call, "...N->..."));
 }
 
 // Every rank does so before it uses the op on distributed tensors.

@@ -5,7 +5,6 @@
 
 #include "absl/functional/function_ref.h"
 #include "crosshatch/base/check.h"
-#include "crosshatch/dtensor/boundary_ops.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/random.h"
 #include "crosshatch/dtensor/redistribute.h"
@@ -16,16 +15,6 @@
 namespace crosshatch {
 namespace {
 
-Layout WithoutSums(const Layout& layout) {
-  Layout whole = layout;
-  for (int axis = 0; axis < layout.mesh().ndim(); ++axis) {
-    if (layout.state_of_axis(axis).is_partial()) {
-      whole = whole.WithReplicate(axis);
-    }
-  }
-  return whole;
-}
-
 // Returns the values of `made` in a layout with pending reductions. The result
 // may share the memory of `made`, which has no other users, and may be written.
 Tensor InSums(const Tensor& made, const Layout& layout) {
@@ -33,16 +22,13 @@ Tensor InSums(const Tensor& made, const Layout& layout) {
                      layout, made.sizes());
 }
 
-Layout By(const char* what, absl::Span<const Placement> placements,
-          const DeviceMesh& mesh, ShapeView sizes) {
-  return LayoutBy(what, placements, mesh, static_cast<int>(sizes.size()));
-}
-
 // Creates a tensor in `layout`; `part` computes the local part for this rank's
 // box.
 Tensor Make(const char* what, ShapeView sizes, const DeviceMesh& mesh,
-            const Layout& layout,
+            const LayoutSpec& spec,
             absl::FunctionRef<Tensor(const Box& here)> part) {
+  const Layout& layout =
+      spec.Of(what, mesh.layout(), static_cast<int>(sizes.size()));
   CH_CHECK(layout.mesh() == mesh.layout())
       << what << ": the layout " << layout.ToString() << " is on "
       << layout.mesh().ToString() << ", the mesh is " << mesh.ToString();
@@ -56,7 +42,7 @@ Tensor Make(const char* what, ShapeView sizes, const DeviceMesh& mesh,
   CH_CHECK(here.has_value())
       << what << ": this rank is not on " << mesh.ToString();
   NoGrad no_grad;
-  const Layout whole = WithoutSums(layout);
+  const Layout whole = layout.WithoutPartials();
   const Tensor made = MakeDTensor(part(whole.LocalBox(sizes, *here)), mesh,
                                   whole, Shape(sizes.begin(), sizes.end()));
   return whole == layout ? made : InSums(made, layout);
@@ -94,9 +80,12 @@ Tensor Random(FillFunction fill, ShapeView sizes, const RandomDraw& draw,
   return t;
 }
 
-Tensor Random(FillFunction fill, ShapeView sizes, const RandomDraw& draw,
-              const DeviceMesh& mesh, const Layout& layout, DType dtype) {
-  const Layout whole = WithoutSums(layout);
+Tensor Random(const char* what, FillFunction fill, ShapeView sizes,
+              const RandomDraw& draw, const DeviceMesh& mesh,
+              const LayoutSpec& spec, DType dtype) {
+  const Layout& layout =
+      spec.Of(what, mesh.layout(), static_cast<int>(sizes.size()));
+  const Layout whole = layout.WithoutPartials();
   const Tensor t = Empty(sizes, mesh, whole, dtype);
   fill(t, draw.seed, draw.name, 0, 1, draw.step);
   if (whole == layout) return t;
@@ -106,30 +95,30 @@ Tensor Random(FillFunction fill, ShapeView sizes, const RandomDraw& draw,
 
 }  // namespace
 
-Tensor Empty(ShapeView sizes, const DeviceMesh& mesh, const Layout& layout,
+Tensor Empty(ShapeView sizes, const DeviceMesh& mesh, const LayoutSpec& layout,
              DType dtype) {
   return Make("Empty", sizes, mesh, layout,
               [dtype](const Box& here) { return Empty(here.sizes, dtype); });
 }
 
-Tensor Zeros(ShapeView sizes, const DeviceMesh& mesh, const Layout& layout,
+Tensor Zeros(ShapeView sizes, const DeviceMesh& mesh, const LayoutSpec& layout,
              DType dtype) {
   return Full(sizes, 0, mesh, layout, dtype);
 }
 
-Tensor Ones(ShapeView sizes, const DeviceMesh& mesh, const Layout& layout,
+Tensor Ones(ShapeView sizes, const DeviceMesh& mesh, const LayoutSpec& layout,
             DType dtype) {
   return Full(sizes, 1, mesh, layout, dtype);
 }
 
 Tensor Full(ShapeView sizes, double value, const DeviceMesh& mesh,
-            const Layout& layout, DType dtype) {
+            const LayoutSpec& layout, DType dtype) {
   return Make("Full", sizes, mesh, layout, [value, dtype](const Box& here) {
     return Full(here.sizes, value, dtype);
   });
 }
 
-Tensor Arange(int64_t n, const DeviceMesh& mesh, const Layout& layout,
+Tensor Arange(int64_t n, const DeviceMesh& mesh, const LayoutSpec& layout,
               DType dtype) {
   return Make("Arange", {n}, mesh, layout, [dtype](const Box& here) {
     return Count(here.offsets[0], here.sizes[0], dtype);
@@ -142,7 +131,7 @@ Tensor Linspace(double first, double last, int64_t n, DType dtype) {
 }
 
 Tensor Linspace(double first, double last, int64_t n, const DeviceMesh& mesh,
-                const Layout& layout, DType dtype) {
+                const LayoutSpec& layout, DType dtype) {
   return Make("Linspace", {n}, mesh, layout,
               [first, last, n, dtype](const Box& here) {
                 return LinspacePart(first, last, n, here.offsets[0],
@@ -155,8 +144,8 @@ Tensor Rand(ShapeView sizes, const RandomDraw& draw, DType dtype) {
 }
 
 Tensor Rand(ShapeView sizes, const RandomDraw& draw, const DeviceMesh& mesh,
-            const Layout& layout, DType dtype) {
-  return Random(FillUniform, sizes, draw, mesh, layout, dtype);
+            const LayoutSpec& layout, DType dtype) {
+  return Random("Rand", FillUniform, sizes, draw, mesh, layout, dtype);
 }
 
 Tensor Randn(ShapeView sizes, const RandomDraw& draw, DType dtype) {
@@ -164,49 +153,8 @@ Tensor Randn(ShapeView sizes, const RandomDraw& draw, DType dtype) {
 }
 
 Tensor Randn(ShapeView sizes, const RandomDraw& draw, const DeviceMesh& mesh,
-             const Layout& layout, DType dtype) {
-  return Random(FillNormal, sizes, draw, mesh, layout, dtype);
-}
-
-Tensor Empty(ShapeView sizes, const DeviceMesh& mesh,
-             absl::Span<const Placement> placements, DType dtype) {
-  return Empty(sizes, mesh, By("Empty", placements, mesh, sizes), dtype);
-}
-
-Tensor Zeros(ShapeView sizes, const DeviceMesh& mesh,
-             absl::Span<const Placement> placements, DType dtype) {
-  return Zeros(sizes, mesh, By("Zeros", placements, mesh, sizes), dtype);
-}
-
-Tensor Ones(ShapeView sizes, const DeviceMesh& mesh,
-            absl::Span<const Placement> placements, DType dtype) {
-  return Ones(sizes, mesh, By("Ones", placements, mesh, sizes), dtype);
-}
-
-Tensor Full(ShapeView sizes, double value, const DeviceMesh& mesh,
-            absl::Span<const Placement> placements, DType dtype) {
-  return Full(sizes, value, mesh, By("Full", placements, mesh, sizes), dtype);
-}
-
-Tensor Arange(int64_t n, const DeviceMesh& mesh,
-              absl::Span<const Placement> placements, DType dtype) {
-  return Arange(n, mesh, By("Arange", placements, mesh, {n}), dtype);
-}
-
-Tensor Linspace(double first, double last, int64_t n, const DeviceMesh& mesh,
-                absl::Span<const Placement> placements, DType dtype) {
-  return Linspace(first, last, n, mesh, By("Linspace", placements, mesh, {n}),
-                  dtype);
-}
-
-Tensor Rand(ShapeView sizes, const RandomDraw& draw, const DeviceMesh& mesh,
-            absl::Span<const Placement> placements, DType dtype) {
-  return Rand(sizes, draw, mesh, By("Rand", placements, mesh, sizes), dtype);
-}
-
-Tensor Randn(ShapeView sizes, const RandomDraw& draw, const DeviceMesh& mesh,
-             absl::Span<const Placement> placements, DType dtype) {
-  return Randn(sizes, draw, mesh, By("Randn", placements, mesh, sizes), dtype);
+             const LayoutSpec& layout, DType dtype) {
+  return Random("Randn", FillNormal, sizes, draw, mesh, layout, dtype);
 }
 
 }  // namespace crosshatch

@@ -12,8 +12,8 @@
 /// If the layout has pending reductions, reducing the result gives these
 /// values.
 ///
-/// A layout may be given as a list of placements, one for each axis of the
-/// mesh: Zeros({4, 6}, mesh, {Shard(0), Replicate()}).
+/// A layout may be a list of placements, one for each axis of the mesh:
+/// Zeros({4, 6}, mesh, {Shard(0), Replicate()}).
 ///
 /// All of them check that the layout is on the mesh and has a dim for each
 /// size.
@@ -21,9 +21,7 @@
 #include <cstdint>
 
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
 #include "crosshatch/dtensor/layout/layout.h"
-#include "crosshatch/dtensor/layout/placement.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/tensor.h"
@@ -31,36 +29,24 @@
 namespace crosshatch {
 
 /// Returns a tensor with undefined content.
-Tensor Empty(ShapeView sizes, const DeviceMesh& mesh, const Layout& layout,
+Tensor Empty(ShapeView sizes, const DeviceMesh& mesh, const LayoutSpec& layout,
              DType dtype = kFloat32);
-Tensor Empty(ShapeView sizes, const DeviceMesh& mesh,
-             absl::Span<const Placement> placements, DType dtype = kFloat32);
-Tensor Zeros(ShapeView sizes, const DeviceMesh& mesh, const Layout& layout,
+Tensor Zeros(ShapeView sizes, const DeviceMesh& mesh, const LayoutSpec& layout,
              DType dtype = kFloat32);
-Tensor Zeros(ShapeView sizes, const DeviceMesh& mesh,
-             absl::Span<const Placement> placements, DType dtype = kFloat32);
-Tensor Ones(ShapeView sizes, const DeviceMesh& mesh, const Layout& layout,
+Tensor Ones(ShapeView sizes, const DeviceMesh& mesh, const LayoutSpec& layout,
             DType dtype = kFloat32);
-Tensor Ones(ShapeView sizes, const DeviceMesh& mesh,
-            absl::Span<const Placement> placements, DType dtype = kFloat32);
 Tensor Full(ShapeView sizes, double value, const DeviceMesh& mesh,
-            const Layout& layout, DType dtype = kFloat32);
-Tensor Full(ShapeView sizes, double value, const DeviceMesh& mesh,
-            absl::Span<const Placement> placements, DType dtype = kFloat32);
+            const LayoutSpec& layout, DType dtype = kFloat32);
 /// Returns 0, 1, ..., n-1.
-Tensor Arange(int64_t n, const DeviceMesh& mesh, const Layout& layout,
+Tensor Arange(int64_t n, const DeviceMesh& mesh, const LayoutSpec& layout,
               DType dtype = kFloat32);
-Tensor Arange(int64_t n, const DeviceMesh& mesh,
-              absl::Span<const Placement> placements, DType dtype = kFloat32);
 
 /// Returns n evenly spaced values from `first` to `last`, both included
 /// exactly. Value i is first (1 - w) + last w with w = i / (n - 1), computed in
 /// f64. A single value is `first`. Floating point.
 Tensor Linspace(double first, double last, int64_t n, DType dtype = kFloat32);
 Tensor Linspace(double first, double last, int64_t n, const DeviceMesh& mesh,
-                const Layout& layout, DType dtype = kFloat32);
-Tensor Linspace(double first, double last, int64_t n, const DeviceMesh& mesh,
-                absl::Span<const Placement> placements, DType dtype = kFloat32);
+                const LayoutSpec& layout, DType dtype = kFloat32);
 
 /// The key of random values, apart from the element's index (random.h).
 struct RandomDraw {
@@ -72,15 +58,11 @@ struct RandomDraw {
 /// Returns uniform values in [0, 1), multiples of 2^-24. Floating point.
 Tensor Rand(ShapeView sizes, const RandomDraw& draw, DType dtype = kFloat32);
 Tensor Rand(ShapeView sizes, const RandomDraw& draw, const DeviceMesh& mesh,
-            const Layout& layout, DType dtype = kFloat32);
-Tensor Rand(ShapeView sizes, const RandomDraw& draw, const DeviceMesh& mesh,
-            absl::Span<const Placement> placements, DType dtype = kFloat32);
+            const LayoutSpec& layout, DType dtype = kFloat32);
 /// Returns standard normal values. Floating point.
 Tensor Randn(ShapeView sizes, const RandomDraw& draw, DType dtype = kFloat32);
 Tensor Randn(ShapeView sizes, const RandomDraw& draw, const DeviceMesh& mesh,
-             const Layout& layout, DType dtype = kFloat32);
-Tensor Randn(ShapeView sizes, const RandomDraw& draw, const DeviceMesh& mesh,
-             absl::Span<const Placement> placements, DType dtype = kFloat32);
+             const LayoutSpec& layout, DType dtype = kFloat32);
 
 }  // namespace crosshatch
 

@@ -17,9 +17,8 @@
 /// (ids of Embedding, targets of CrossEntropy, tables of ApplyRope). These have
 /// no gradient that could be lost and are assumed to be equal on all ranks.
 ///
-/// Where a function takes a layout, a list of placements may be given, one for
-/// each axis of the mesh (Layout::FromPlacements, whose errors fail a check).
-/// Units and another order of axes need a Layout.
+/// A LayoutSpec is a Layout or a list of placements, one for each axis of the
+/// mesh. Units and another order of axes need a Layout.
 ///
 /// Every rank of the mesh makes the same calls in the same order. A rank
 /// outside the mesh cannot hold a tensor on it (DeviceMesh::coordinate).
@@ -84,23 +83,18 @@ Tensor MakeDTensorLike(const Tensor& whole, Tensor local);
 ///     gradient of what was one tensor before, it is Partial, and the caller
 ///     reduces it.
 Tensor FromLocal(const Tensor& local, const DeviceMesh& mesh,
-                 const Layout& layout, ShapeView sizes,
-                 const Layout& grad_layout);
+                 const LayoutSpec& layout, ShapeView sizes,
+                 const LayoutSpec& grad_layout);
 /// As above, with the sizes computed: that of a split dim is the sum over the
 /// ranks, which exchange their sizes over the side channel if any dim is split.
 Tensor FromLocal(const Tensor& local, const DeviceMesh& mesh,
-                 const Layout& layout, const Layout& grad_layout);
-
-Tensor FromLocal(const Tensor& local, const DeviceMesh& mesh,
-                 absl::Span<const Placement> placements,
-                 absl::Span<const Placement> grad_placements);
+                 const LayoutSpec& layout, const LayoutSpec& grad_layout);
 
 /// Returns this rank's part.
 /// \param grad_layout the local gradients are the ranks' parts of a distributed
 ///     gradient in this layout. If all ranks use a replicated `t` alike, it is
 ///     Replicate; if each rank uses it for a part of the result, Partial.
-Tensor ToLocal(const Tensor& t, const Layout& grad_layout);
-Tensor ToLocal(const Tensor& t, absl::Span<const Placement> grad_placements);
+Tensor ToLocal(const Tensor& t, const LayoutSpec& grad_layout);
 
 /// Returns the layout of the distributed tensor that `local` is this rank's
 /// shard of, if ToLocal returned it where autograd records; otherwise null.
@@ -109,7 +103,7 @@ const Layout* ToLocalLayout(const Tensor& local);
 
 /// Returns the global tensor on every rank. A plain tensor is returned itself.
 /// \param grad_layout as for ToLocal of the replicated tensor.
-Tensor FullTensor(const Tensor& t, const Layout& grad_layout);
+Tensor FullTensor(const Tensor& t, const LayoutSpec& grad_layout);
 /// @}
 
 /// Returns the global tensor on every rank, outside of the graph. A plain
@@ -121,9 +115,7 @@ Tensor FullTensor(const Tensor& t);
 /// without memory. The result is a leaf outside of the graph and requires a
 /// gradient if `full` does.
 Tensor DistributeTensor(const Tensor& full, const DeviceMesh& mesh,
-                        const Layout& layout);
-Tensor DistributeTensor(const Tensor& full, const DeviceMesh& mesh,
-                        absl::Span<const Placement> placements);
+                        const LayoutSpec& layout);
 
 /// Returns a constant that is equal on all ranks of the mesh, such as token
 /// ids, as a distributed tensor in the same memory, for ops with distributed
@@ -167,10 +159,20 @@ extern template absl::StatusOr<int64_t> Item<int64_t>(const Tensor& t);
 /// Outside of the graph, as DistributeTensor. A communication error, or sizes
 /// that differ, poison the ranks.
 Tensor DistributeTensorFrom(int source_rank, const Tensor& full,
-                            const DeviceMesh& mesh, const Layout& layout);
-Tensor DistributeTensorFrom(int source_rank, const Tensor& full,
-                            const DeviceMesh& mesh,
-                            absl::Span<const Placement> placements);
+                            const DeviceMesh& mesh, const LayoutSpec& layout);
+
+/// Returns the rows of a global batch of `rows` rows that this rank reads. The
+/// batch is split over all ranks of `data`, the data-parallel slice of the
+/// job's mesh:
+///
+///     CH_ASSIGN_OR_RETURN(DeviceMesh data, mesh.Slice("fsdp"));
+///     const Interval mine = RowsOf(data, 10);  // [0, 5) or [5, 10) of 2 ranks
+///
+/// Rows are split as by Shard(0): in the order of the mesh, as evenly as
+/// possible. A rank may have none. Ranks along axes that `data` leaves out,
+/// such as tp, read the same rows. Communicates nothing.
+/// \checks rows >= 0 and that this rank is on `data`.
+Interval RowsOf(const DeviceMesh& data, int64_t rows);
 
 }  // namespace crosshatch
 

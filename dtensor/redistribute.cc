@@ -10,25 +10,18 @@
 
 namespace crosshatch {
 
-Tensor Redistribute(const Tensor& t, const Layout& to,
-                    const RedistributeOptions& options) {
-  const DType dtype = options.forward_dtype.value_or(t.dtype());
-  if (t.is_distributed() && DTensorHandler::Of(t).layout() == to &&
-      dtype == t.dtype()) {
-    return t;
-  }
-  return Apply1(RedistributeOp(to, CommOrigin::Explicit(), options), {t});
-}
-
-Tensor Redistribute(const Tensor& t, absl::Span<const Placement> to,
+Tensor Redistribute(const Tensor& t, const LayoutSpec& to,
                     const RedistributeOptions& options) {
   CH_CHECK(t.is_distributed())
-      << "Redistribute: " << t.Describe() << " is not distributed";
-  const absl::StatusOr<Layout> layout = Layout::FromPlacements(
-      DTensorHandler::Of(t).layout().mesh(), t.ndim(), to);
-  CH_CHECK_OK(layout.status())
-      << " in Redistribute of " << t.Describe() << " to " << ToString(to);
-  return Redistribute(t, *layout, options);
+      << "Redistribute: " << t.Describe()
+      << " is not distributed; FromLocal or Replicated make it so";
+  const Layout& from = DTensorHandler::Of(t).layout();
+  const Layout& layout = to.Of("Redistribute", from.mesh(), t.ndim());
+  if (from == layout &&
+      options.forward_dtype.value_or(t.dtype()) == t.dtype()) {
+    return t;
+  }
+  return Apply1(RedistributeOp(layout, CommOrigin::Explicit(), options), {t});
 }
 
 const RedistributeCounts& GetRedistributeCounts() {

@@ -5,9 +5,7 @@
 /// \file
 /// Redistribution from one layout to another of the same mesh.
 
-#include "absl/types/span.h"
 #include "crosshatch/dtensor/layout/layout.h"
-#include "crosshatch/dtensor/layout/placement.h"
 #include "crosshatch/dtensor/redistribution/comm_origin.h"
 #include "crosshatch/dtensor/redistribution/implicit_redistribution.h"
 #include "crosshatch/dtensor/redistribution/options.h"
@@ -40,11 +38,7 @@ namespace crosshatch {
 ///
 /// A communication error poisons the rank. Backward, Synchronize and the like
 /// return it.
-Tensor Redistribute(const Tensor& t, const Layout& to,
-                    const RedistributeOptions& options = {});
-/// As above, with one placement for each axis of the mesh of `t`
-/// (Layout::FromPlacements, whose errors fail a check).
-Tensor Redistribute(const Tensor& t, absl::Span<const Placement> to,
+Tensor Redistribute(const Tensor& t, const LayoutSpec& to,
                     const RedistributeOptions& options = {});
 
 /// Returns the rank's counts.

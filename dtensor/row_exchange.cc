@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <numeric>
 #include <string>
 #include <utility>
 
@@ -13,12 +12,29 @@
 #include "crosshatch/comm/collective.h"
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/tensor/creation.h"
-#include "crosshatch/tensor/node.h"
+#include "crosshatch/tensor/op.h"
 #include "crosshatch/tensor/ops/cast.h"
+#include "crosshatch/tensor/ops/saving_node.h"
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch {
 namespace {
+
+// (x) -> the rows received. For plain tensors, because rows belong to a rank.
+class AllToAllRowsOp final : public Op {
+ public:
+  static constexpr OpInfo kInfo = {"all_to_all_rows"};
+  AllToAllRowsOp(std::shared_ptr<const RowExchange> exchange,
+                 const DeviceMesh& mesh)
+      : exchange(std::move(exchange)), mesh(mesh) {}
+  const OpInfo& info() const override { return kInfo; }
+  TensorList Forward(TensorSpan inputs) const override;
+  std::shared_ptr<Node> Differentiate(TensorSpan inputs,
+                                      TensorSpan outputs) const override;
+
+  const std::shared_ptr<const RowExchange> exchange;
+  const DeviceMesh mesh;
+};
 
 // Checks that the runs, in any order, contain each of `rows` once.
 void CheckRuns(const char* what, std::vector<std::vector<RowRun>> lists,
@@ -41,13 +57,6 @@ void CheckRuns(const char* what, std::vector<std::vector<RowRun>> lists,
   CH_CHECK_EQ(next, rows) << AllToAllRowsOp::kInfo.name << ": rows " << what;
 }
 
-absl::StatusOr<Communicator*> CommunicatorOf(const DeviceMesh& mesh) {
-  std::vector<int> axes(static_cast<size_t>(mesh.ndim()));
-  std::iota(axes.begin(), axes.end(), 0);
-  return mesh.communicator(axes,
-                           RankContext::Current().current_stream().name());
-}
-
 std::vector<SegmentList> SegmentsOf(
     const Tensor& rows, const std::vector<std::vector<RowRun>>& lists,
     int64_t row_elems) {
@@ -66,39 +75,6 @@ std::vector<SegmentList> SegmentsOf(
   return segments;
 }
 
-class AllToAllRowsNode final : public Node {
- public:
-  AllToAllRowsNode(RowExchange back, const DeviceMesh& mesh)
-      : back_(std::make_shared<RowExchange>(std::move(back))), mesh_(mesh) {}
-  const char* name() const override { return AllToAllRowsOp::kInfo.name; }
-  void Backward(TensorSpan output_grads, GradientSlots& slots) override {
-    // Peers participate whether or not this rank needs the gradient.
-    Tensor gradient = Apply1(AllToAllRowsOp(back_, mesh_), {output_grads[0]});
-    if (slots.Needed(0)) slots.Put(0, std::move(gradient));
-  }
-  void ReleaseSaved() override {}
-
- private:
-  const std::shared_ptr<const RowExchange> back_;
-  const DeviceMesh mesh_;
-};
-
-}  // namespace
-
-RowExchange ExchangeOf(absl::Span<const int64_t> give,
-                       absl::Span<const int64_t> take) {
-  RowExchange exchange;
-  for (const int64_t count : give) {
-    exchange.give.push_back({{exchange.rows_given, count}});
-    exchange.rows_given += count;
-  }
-  for (const int64_t count : take) {
-    exchange.take.push_back({{exchange.rows_taken, count}});
-    exchange.rows_taken += count;
-  }
-  return exchange;
-}
-
 TensorList AllToAllRowsOp::Forward(TensorSpan inputs) const {
   const Tensor x =
       inputs[0].is_contiguous() ? inputs[0] : CloneOp().Forward({inputs[0]})[0];
@@ -115,7 +91,7 @@ TensorList AllToAllRowsOp::Forward(TensorSpan inputs) const {
   collective.send = SegmentsOf(x, exchange->give, row_elems);
   collective.recv = SegmentsOf(out, exchange->take, row_elems);
   RankContext& context = RankContext::Current();
-  const absl::StatusOr<Communicator*> communicator = CommunicatorOf(mesh);
+  const absl::StatusOr<Communicator*> communicator = MeshCommunicator(mesh);
   absl::Status status =
       communicator.ok()
           ? (*communicator)
@@ -127,7 +103,30 @@ TensorList AllToAllRowsOp::Forward(TensorSpan inputs) const {
 
 std::shared_ptr<Node> AllToAllRowsOp::Differentiate(
     TensorSpan /*inputs*/, TensorSpan /*outputs*/) const {
-  return std::make_shared<AllToAllRowsNode>(exchange->Reversed(), mesh);
+  return MakeNode<0>(
+      kInfo,
+      [back = std::make_shared<const RowExchange>(exchange->Reversed()),
+       mesh = mesh](const auto&, TensorSpan grads, GradientSlots& slots) {
+        // Peers participate whether or not this rank needs the gradient.
+        Tensor gradient = Apply1(AllToAllRowsOp(back, mesh), {grads[0]});
+        if (slots.Needed(0)) slots.Put(0, std::move(gradient));
+      });
+}
+
+}  // namespace
+
+RowExchange ExchangeOf(absl::Span<const int64_t> give,
+                       absl::Span<const int64_t> take) {
+  RowExchange exchange;
+  for (const int64_t count : give) {
+    exchange.give.push_back({{exchange.rows_given, count}});
+    exchange.rows_given += count;
+  }
+  for (const int64_t count : take) {
+    exchange.take.push_back({{exchange.rows_taken, count}});
+    exchange.rows_taken += count;
+  }
+  return exchange;
 }
 
 Tensor AllToAllRows(const Tensor& x, RowExchange exchange,
@@ -161,7 +160,7 @@ absl::StatusOr<std::vector<int64_t>> GatherNumbers(
   }
   const Tensor own = FromValues<int64_t>({count}, numbers);
   const Tensor gathered = Empty({mesh.size() * count}, kInt64);
-  CH_ASSIGN_OR_RETURN(Communicator* const communicator, CommunicatorOf(mesh));
+  CH_ASSIGN_OR_RETURN(Communicator* const communicator, MeshCommunicator(mesh));
   CH_RETURN_IF_ERROR(AllGather(*communicator, own.raw_data(),
                                gathered.raw_data(), count, kInt64,
                                context.current_stream(), "gather_numbers"));

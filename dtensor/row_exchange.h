@@ -21,7 +21,6 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "crosshatch/mesh/device_mesh.h"
-#include "crosshatch/tensor/op.h"
 #include "crosshatch/tensor/tensor.h"
 
 namespace crosshatch {
@@ -55,22 +54,6 @@ struct RowExchange {
 /// r, take[r] rows from it.
 RowExchange ExchangeOf(absl::Span<const int64_t> give,
                        absl::Span<const int64_t> take);
-
-/// (x) -> the rows received. For plain tensors, because rows belong to a rank.
-class AllToAllRowsOp final : public Op {
- public:
-  static constexpr OpInfo kInfo = {"all_to_all_rows"};
-  AllToAllRowsOp(std::shared_ptr<const RowExchange> exchange,
-                 const DeviceMesh& mesh)
-      : exchange(std::move(exchange)), mesh(mesh) {}
-  const OpInfo& info() const override { return kInfo; }
-  TensorList Forward(TensorSpan inputs) const override;
-  std::shared_ptr<Node> Differentiate(TensorSpan inputs,
-                                      TensorSpan outputs) const override;
-
-  const std::shared_ptr<const RowExchange> exchange;
-  const DeviceMesh mesh;
-};
 
 /// Exchanges rows on the current stream. The gradient is exchanged in the other
 /// direction, and so is its gradient. A row from another rank is received once,

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/dtensor/rows_of.h"
 
 #include <string>
 #include <vector>

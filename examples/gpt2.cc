@@ -17,7 +17,7 @@
 #include "absl/status/statusor.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/huggingface.h"
-#include "crosshatch/dtensor/rows_of.h"
+#include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/examples/example_job.h"
 #include "crosshatch/examples/gpt2_model.h"
 #include "crosshatch/mesh/device_mesh.h"

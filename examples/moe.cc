@@ -18,7 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_join.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/dtensor/rows_of.h"
+#include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/examples/example_job.h"
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/mesh/device_mesh.h"

@@ -18,7 +18,6 @@
 #include "crosshatch/checkpoint/run_directory.h"
 #include "crosshatch/comm/all_ranks.h"
 #include "crosshatch/dtensor/dtensor.h"
-#include "crosshatch/dtensor/rows_of.h"
 #include "crosshatch/examples/metrics.h"
 #include "crosshatch/examples/page/run_page.h"
 #include "crosshatch/examples/page/step_trace.h"

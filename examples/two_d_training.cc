@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/world.h"
-#include "crosshatch/dtensor/rows_of.h"
+#include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/loss.h"

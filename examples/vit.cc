@@ -15,7 +15,6 @@
 #include "absl/status/statusor.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
-#include "crosshatch/dtensor/rows_of.h"
 #include "crosshatch/examples/example_job.h"
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/mesh/device_mesh.h"

@@ -33,13 +33,7 @@ using Reduction = CrossEntropyLossOptions::Reduction;
 // reported.
 Tensor WithoutPartials(const Tensor& t) {
   if (!t.is_distributed() || !LayoutOf(t).is_partial()) return t;
-  Layout layout = LayoutOf(t);
-  for (int axis = 0; axis < layout.mesh().ndim(); ++axis) {
-    if (layout.state_of_axis(axis).is_partial()) {
-      layout = layout.WithReplicate(axis);
-    }
-  }
-  return Redistribute(t, layout);
+  return Redistribute(t, LayoutOf(t).WithoutPartials());
 }
 
 // Returns the layout of the rows of tensors in `layout`, whose last dim is the
@@ -94,7 +88,7 @@ Tensor Margin(const Tensor& logits, const Tensor& targets,
       {.inputs = {{layout, layout},
                   {rows},
                   {Layout(layout.mesh(), {layout.sharding(last)})}},
-       .outputs = {{result, targets.sizes(), GradientLayout(result)}},
+       .outputs = {{result, targets.sizes(), result.WithoutPartials()}},
        .redistribute_inputs = true});
   CH_CHECK_OK(margin.status())
       << " in cross entropy of logits " << logits.Describe();

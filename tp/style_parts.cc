@@ -132,7 +132,7 @@ Tensor RedistributeActivation(const Tensor& tensor, const DeviceMesh& mesh,
                                           layouts.given_unit);
     CheckGivenLayout(tensor, mesh, given);
     CompareFirst(tensor, mesh, given);
-    distributed = FromLocal(tensor, mesh, given, GradientLayout(given));
+    distributed = FromLocal(tensor, mesh, given, given.WithoutPartials());
   }
   Layout target = ActivationLayout(mesh, tensor.ndim(), layouts.desired,
                                    layouts.desired_unit);
@@ -143,7 +143,7 @@ Tensor RedistributeActivation(const Tensor& tensor, const DeviceMesh& mesh,
 }
 
 Tensor LocalShard(const Tensor& tensor, bool sum_gradients) {
-  Layout gradient = GradientLayout(LayoutOf(tensor));
+  Layout gradient = LayoutOf(tensor).WithoutPartials();
   if (sum_gradients && LayoutOf(tensor).state_of_axis(0).is_replicate()) {
     gradient = gradient.WithPartial(0, ReduceOp::kSum);
   }

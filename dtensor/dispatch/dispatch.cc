@@ -143,11 +143,9 @@ std::unique_ptr<DispatchPlan> MakePlan(const DispatchCache& cache, const Op& op,
     plan->redistribute.emplace_back();
     const RuleInput& input = described[i];
     if (!input.defined || result.inputs[i] == input.layout) continue;
-    absl::StatusOr<RedistributePlan> path = PlanRedistribute(
-        input.layout, result.inputs[i], input.sizes, SizeOf(input.dtype));
-    CH_CHECK_OK(path.status());
-    if (i == 0) plan->moves_apart = path->cost.launches > 0;
-    PreparedPlan prepared = Prepare(*std::move(path), input.sizes, first.here);
+    PreparedPlan prepared = Prepare(input.layout, result.inputs[i], input.sizes,
+                                    input.dtype, first.here);
+    if (i == 0) plan->moves_apart = prepared.plan.cost.launches > 0;
     if (prepared.stays) continue;
     plan->redistribute[i] = std::make_unique<PreparedPlan>(std::move(prepared));
     plan->redistributes = true;
@@ -303,7 +301,7 @@ TensorList DTensorHandler::Dispatch(const Op& op, TensorSpan inputs) const {
   TensorList outputs;
   if (plan.program != nullptr) {
     const CommOriginScope origin(CommOrigin::Op(info.name));
-    outputs = plan.program->Run(op, locals, mesh());
+    outputs = plan.program(op, locals, mesh());
   } else {
     outputs = (plan.local_op != nullptr ? *plan.local_op : op).Forward(locals);
   }

@@ -33,7 +33,7 @@ struct DispatchPlan {
   bool redistributes = false;
   absl::InlinedVector<Output, 2> outputs;
   std::unique_ptr<Op> local_op;
-  std::unique_ptr<LocalProgram> program;
+  LocalProgram program;
   bool in_place = false;
   bool view = false;
   /// Whether input 0 has other shards after redistribution on some rank.

@@ -101,11 +101,7 @@ absl::Status CompareHashes(const Part& part,
 // Returns OK if ranks hold the same bits of all `parts`. Uses one exchange.
 absl::Status CompareParts(const std::vector<Part>& parts,
                           const DeviceMesh& mesh) {
-  std::vector<int> axes(static_cast<size_t>(mesh.ndim()));
-  std::iota(axes.begin(), axes.end(), 0);
-  CH_ASSIGN_OR_RETURN(
-      Communicator * group,
-      mesh.communicator(axes, RankContext::Current().current_stream().name()));
+  CH_ASSIGN_OR_RETURN(Communicator * group, MeshCommunicator(mesh));
   std::string text;
   for (const Part& part : parts) absl::StrAppend(&text, part.hash, ",");
   std::string label = absl::StrCat("replicas: ", parts[0].what);

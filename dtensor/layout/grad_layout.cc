@@ -14,16 +14,6 @@ absl::Status Invalid(absl::string_view what, const Args&... args) {
 
 }  // namespace
 
-Layout GradientLayout(const Layout& layout) {
-  Layout gradient = layout;
-  for (int axis = 0; axis < layout.mesh().ndim(); ++axis) {
-    if (layout.state_of_axis(axis).is_partial()) {
-      gradient = gradient.WithReplicate(axis);
-    }
-  }
-  return gradient;
-}
-
 absl::Status CheckGradLayout(absl::string_view what, const Layout& layout,
                              const Layout& grad) {
   if (grad.mesh() != layout.mesh()) {

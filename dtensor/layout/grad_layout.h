@@ -25,10 +25,6 @@
 
 namespace crosshatch {
 
-/// Returns `layout` for the gradient of a tensor in `layout`: each summand of a
-/// pending reduction has the gradient of the result.
-Layout GradientLayout(const Layout& layout);
-
 /// Checks that a gradient in `grad` can belong to a tensor in `layout`, whose
 /// pending reductions may be of any kind.
 /// \param what names the tensor.

@@ -288,6 +288,10 @@ Layout Layout::WithPartial(int axis, ReduceOp op) const {
   return Layout(mesh(), std::move(dims), std::move(partials));
 }
 
+Layout Layout::WithoutPartials() const {
+  return is_partial() ? Layout(mesh(), impl_->dims) : *this;
+}
+
 Layout Layout::WithDim(int dim, DimSharding sharding) const {
   CH_CHECK(dim >= 0 && dim < ndim()) << "dim " << dim << " of " << ToString();
   std::vector<DimSharding> dims = impl_->dims;
@@ -479,6 +483,17 @@ size_t Layout::hash() const { return impl_->hash; }
 bool Layout::ValuesEqual(const Layout& a, const Layout& b) {
   return a.impl_->hash == b.impl_->hash && a.impl_->mesh == b.impl_->mesh &&
          a.impl_->dims == b.impl_->dims && a.impl_->axes == b.impl_->axes;
+}
+
+const Layout& LayoutSpec::Of(const char* what, const MeshLayout& mesh,
+                             int ndim) const {
+  if (layout_ != nullptr) return *layout_;
+  absl::StatusOr<Layout> layout =
+      Layout::FromPlacements(mesh, ndim, placements_);
+  CH_CHECK_OK(layout.status())
+      << " in " << what << " by placements "
+      << crosshatch::ToString(placements_) << " on " << mesh.ToString();
+  return made_.emplace(*std::move(layout));
 }
 
 }  // namespace crosshatch

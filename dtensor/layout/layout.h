@@ -22,6 +22,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -164,6 +165,9 @@ class Layout {
   Layout WithFineShard(int axis, int dim) const;
   Layout WithReplicate(int axis) const;
   Layout WithPartial(int axis, ReduceOp op) const;
+  /// Replaces all pending reductions by Replicate: the layout of the reduced
+  /// tensor, and of the gradient, because each summand has the sum's gradient.
+  Layout WithoutPartials() const;
   /// Replaces the axes and unit of `dim`. Axes that no longer split it
   /// replicate. New ones lose their previous role.
   Layout WithDim(int dim, DimSharding sharding) const;
@@ -252,6 +256,29 @@ class Layout {
 /// Returns whether reductions with `a` and `b` over different axes may be
 /// performed in either order: equal ops, or a sum and an average.
 bool Commute(ReduceOp a, ReduceOp b);
+
+/// An argument that is a Layout, or one placement for each axis of the mesh:
+/// {Shard(0), Replicate()}. Refers to what it was made of.
+class LayoutSpec {
+ public:
+  LayoutSpec(const Layout& layout) : layout_(&layout) {}
+  LayoutSpec(absl::Span<const Placement> placements)
+      : placements_(placements) {}
+  LayoutSpec(const std::vector<Placement>& placements)
+      : placements_(placements) {}
+  LayoutSpec(std::initializer_list<Placement> placements)
+      : placements_(placements) {}
+
+  /// Returns the layout of a tensor of `ndim` dims on `mesh`. Checks that
+  /// Layout::FromPlacements accepts placements; the message names the function
+  /// `what`.
+  const Layout& Of(const char* what, const MeshLayout& mesh, int ndim) const;
+
+ private:
+  const Layout* layout_ = nullptr;
+  absl::Span<const Placement> placements_;
+  mutable std::optional<Layout> made_;
+};
 
 }  // namespace crosshatch
 

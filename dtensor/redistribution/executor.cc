@@ -153,6 +153,15 @@ PreparedPlan Prepare(RedistributePlan plan, ShapeView global_shape,
   return prepared;
 }
 
+PreparedPlan Prepare(const Layout& from, const Layout& to,
+                     ShapeView global_shape, DType dtype,
+                     absl::Span<const int> coordinate) {
+  absl::StatusOr<RedistributePlan> plan =
+      PlanRedistribute(from, to, global_shape, SizeOf(dtype));
+  CH_CHECK_OK(plan.status());
+  return Prepare(*std::move(plan), global_shape, coordinate);
+}
+
 namespace {
 
 Tensor Run(const PreparedPlan& plan, const Tensor& local,

@@ -48,6 +48,12 @@ struct PreparedPlan {
 PreparedPlan Prepare(RedistributePlan plan, ShapeView global_shape,
                      absl::Span<const int> coordinate);
 
+/// Plans and prepares a redistribution of a tensor of `dtype`. Checks that the
+/// layouts match each other and the shape.
+PreparedPlan Prepare(const Layout& from, const Layout& to,
+                     ShapeView global_shape, DType dtype,
+                     absl::Span<const int> coordinate);
+
 /// Returns the local part of the result, given that of the source. May alias
 /// `local`, which is never written. Communication errors poison the rank.
 Tensor Execute(const PreparedPlan& plan, const Tensor& local,

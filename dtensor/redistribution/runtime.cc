@@ -35,45 +35,32 @@ const InternedLayout& DTensorRuntime::Intern(const Layout& layout) {
   return *entry;
 }
 
-const PreparedPlan& DTensorRuntime::Plan(const InternedLayout& from,
-                                         const InternedLayout& to,
-                                         ShapeView shape,
-                                         int64_t element_size) {
-  absl::InlinedVector<int64_t, 16> key = {from.id, to.id, element_size};
-  key.insert(key.end(), shape.begin(), shape.end());
-  if (plans_.size() > kMaxPlans) plans_.clear();
-  auto& plan = plans_[key];
-  if (plan == nullptr) {
-    absl::StatusOr<RedistributePlan> made =
-        PlanRedistribute(from.layout, to.layout, shape, element_size);
-    CH_CHECK_OK(made.status());
-    plan = std::make_unique<PreparedPlan>(
-        Prepare(*std::move(made), shape, from.here));
-  }
-  return *plan;
-}
-
 absl::StatusOr<const PreparedPlan*> DTensorRuntime::Plan(
     const InternedLayout& from, const InternedLayout& to, ShapeView shape,
-    int64_t element_size, const RedistributeCostModel& model,
+    int64_t element_size, const RedistributeCostModel* model,
     std::optional<int64_t> max_elements) {
   absl::InlinedVector<int64_t, 16> key = {from.id, to.id, element_size};
   key.insert(key.end(), shape.begin(), shape.end());
-  // Longer than the keys of plans without a model: both layouts have equally
-  // many dims.
-  key.push_back(max_elements.value_or(-1));
-  key.push_back(model.bytes_per_launch);
-  for (const auto& by_axis :
-       {model.bytes_per_launch_of_axis, model.weight_of_byte_by_axis}) {
-    key.push_back(static_cast<int64_t>(by_axis.size()));
-    key.insert(key.end(), by_axis.begin(), by_axis.end());
+  const RedistributeCostModel otherwise;
+  if (model != nullptr || max_elements.has_value()) {
+    // Longer than the keys of plans without a model: both layouts have equally
+    // many dims.
+    if (model == nullptr) model = &otherwise;
+    key.push_back(max_elements.value_or(-1));
+    key.push_back(model->bytes_per_launch);
+    for (const auto& by_axis :
+         {model->bytes_per_launch_of_axis, model->weight_of_byte_by_axis}) {
+      key.push_back(static_cast<int64_t>(by_axis.size()));
+      key.insert(key.end(), by_axis.begin(), by_axis.end());
+    }
   }
   if (plans_.size() > kMaxPlans) plans_.clear();
-  auto found = plans_.find(absl::Span<const int64_t>(key));
+  const auto found = plans_.find(absl::Span<const int64_t>(key));
   if (found != plans_.end()) return found->second.get();
-  CH_ASSIGN_OR_RETURN(RedistributePlan made,
-                      PlanRedistribute(from.layout, to.layout, shape,
-                                       element_size, model, max_elements));
+  CH_ASSIGN_OR_RETURN(
+      RedistributePlan made,
+      PlanRedistribute(from.layout, to.layout, shape, element_size,
+                       model == nullptr ? otherwise : *model, max_elements));
   auto& plan = plans_[key];
   plan = std::make_unique<PreparedPlan>(
       Prepare(std::move(made), shape, from.here));
@@ -103,31 +90,34 @@ void DTensorRuntime::CheckImplicit(const PreparedPlan& plan,
   std::fputs((warning + "\n").c_str(), stderr);
 }
 
-void DTensorRuntime::Count(CommOrigin::Kind cause,
-                           const RedistributeCost& cost) {
-  (cause == CommOrigin::Kind::kExplicit   ? counts_.explicit_calls
-   : cause == CommOrigin::Kind::kImplicit ? counts_.implicit_calls
-                                          : counts_.op_calls) += 1;
+void DTensorRuntime::Record(const CommOrigin& cause,
+                            const RedistributeCost& cost,
+                            absl::FunctionRef<std::string()> subject) {
+  const bool is_explicit = cause.kind == CommOrigin::Kind::kExplicit;
+  (is_explicit                                 ? counts_.explicit_calls
+   : cause.kind == CommOrigin::Kind::kImplicit ? counts_.implicit_calls
+                                               : counts_.op_calls) += 1;
   counts_.cost += cost;
+  EventSink* const sink = context_.sink();
+  if (sink == nullptr) return;
+  const std::string text = subject();
+  const std::string where = cause.op;
+  sink->Write({.kind = EventKind::kRedistribute,
+               .what = Name(cause.kind),
+               .subject = &text,
+               .where = is_explicit ? nullptr : &where,
+               .bytes = cost.bytes});
 }
 
 Tensor DTensorRuntime::Redistribute(const PreparedPlan& plan,
                                     const Tensor& local, const DeviceMesh& mesh,
                                     const CommOrigin& cause, Event* done) {
   if (plan.stays) return local;
-  Count(cause.kind, plan.plan.cost);
   if (cause.kind == CommOrigin::Kind::kImplicit) CheckImplicit(plan, cause.op);
-  if (EventSink* sink = context_.sink(); sink != nullptr) {
-    const std::string subject = absl::StrCat(plan.plan.from.ToString(), " -> ",
-                                             plan.plan.to.ToString());
-    const std::string where = cause.op;
-    const bool asked_for = cause.kind == CommOrigin::Kind::kExplicit;
-    sink->Write({.kind = EventKind::kRedistribute,
-                 .what = Name(cause.kind),
-                 .subject = &subject,
-                 .where = asked_for ? nullptr : &where,
-                 .bytes = plan.plan.cost.bytes});
-  }
+  Record(cause, plan.plan.cost, [&plan] {
+    return absl::StrCat(plan.plan.from.ToString(), " -> ",
+                        plan.plan.to.ToString());
+  });
   const CommOriginScope origin(cause);
   return done == nullptr ? Execute(plan, local, mesh)
                          : ExecuteAsync(plan, local, mesh, *done);

@@ -16,6 +16,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/container/inlined_vector.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "crosshatch/dtensor/layout/layout.h"
@@ -69,20 +70,13 @@ class DTensorRuntime final : public RankContext::Extension {
   const InternedLayout& Intern(const Layout& layout);
 
   /// Returns the plan for a tensor of global shape `shape`, prepared for this
-  /// rank. Valid until the next call. Checks that the layouts match each other
-  /// and the shape.
-  const PreparedPlan& Plan(const InternedLayout& from, const InternedLayout& to,
-                           ShapeView shape, int64_t element_size);
-
-  /// As above with the caller's cost model and bound, which are those of
-  /// PlanRedistribute.
+  /// rank. Valid until the next call.
+  /// \param model, max_elements those of PlanRedistribute; null: the default.
   /// \error those of PlanRedistribute.
-  absl::StatusOr<const PreparedPlan*> Plan(const InternedLayout& from,
-                                           const InternedLayout& to,
-                                           ShapeView shape,
-                                           int64_t element_size,
-                                           const RedistributeCostModel& model,
-                                           std::optional<int64_t> max_elements);
+  absl::StatusOr<const PreparedPlan*> Plan(
+      const InternedLayout& from, const InternedLayout& to, ShapeView shape,
+      int64_t element_size, const RedistributeCostModel* model = nullptr,
+      std::optional<int64_t> max_elements = std::nullopt);
 
   /// Executes a plan, counts it and logs it under its cause. With `done`, a
   /// plan that communicates runs on a side stream (ExecuteAsync).
@@ -91,7 +85,10 @@ class DTensorRuntime final : public RankContext::Extension {
                       Event* done = nullptr);
 
   const RedistributeCounts& counts() const { return counts_; }
-  void Count(CommOrigin::Kind cause, const RedistributeCost& cost);
+  /// Counts a redistribution and logs it under its cause.
+  /// \param subject describes it in the log.
+  void Record(const CommOrigin& cause, const RedistributeCost& cost,
+              absl::FunctionRef<std::string()> subject);
 
  private:
   void CheckImplicit(const PreparedPlan& plan, const char* for_op);

@@ -11,7 +11,7 @@
 #include "crosshatch/dtensor/redistribution/executor.h"
 #include "crosshatch/dtensor/redistribution/plan.h"
 #include "crosshatch/dtensor/redistribution/runtime.h"
-#include "crosshatch/dtensor/rules/factor_rule.h"
+#include "crosshatch/dtensor/rules/op_rule.h"
 #include "crosshatch/dtensor/rules/op_rules.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/attention.h"
@@ -45,10 +45,10 @@ struct AttentionFactors {
                   query.layout.unit(kHeads) % group != 0 &&
                   (!key.layout.is_sharded(kHeads) ||
                    k[kHeads] < query.layout.num_chunks(kHeads));
-    const DimFactor batch = {rule.Add(q[0]), 1};
+    const DimFactor batch = {rule.Add(q[0])};
     const int heads = rule.Add(shares_keys ? q[kHeads] : k[kHeads]);
     const DimFactor q_heads = {heads, shares_keys ? 1 : group};
-    const DimFactor kv_heads = shares_keys ? DimFactor{} : DimFactor{heads, 1};
+    const DimFactor kv_heads = shares_keys ? DimFactor{} : DimFactor{heads};
     queries = {batch, {}, q_heads, {}};
     keys = {batch, {}, kv_heads, {}};
     statistics = {batch, q_heads, {}};
@@ -79,7 +79,7 @@ constexpr size_t kMaskGradExtras = 4;
 // Attention of this rank's heads and rows. Dropout depends on indices in the
 // global batch. If all key heads are local and query heads are split, there are
 // up to three calls, because the local heads may begin and end within a group.
-class AttentionHere final : public LocalProgram {
+class AttentionHere {
  public:
   struct Whole {
     int64_t heads;  // Query heads.
@@ -112,8 +112,8 @@ class AttentionHere final : public LocalProgram {
     if (heads.size() == 0) parts_[0].keys.end = parts_[0].keys.begin;
   }
 
-  TensorList Run(const Op& op, TensorSpan locals,
-                 const DeviceMesh& /*mesh*/) const override {
+  TensorList operator()(const Op& op, TensorSpan locals,
+                        const DeviceMesh& /*mesh*/) const {
     return backward_ ? Backward(op, locals) : Forward(op, locals);
   }
 
@@ -197,37 +197,24 @@ class AttentionHere final : public LocalProgram {
   std::vector<Part> parts_;  // None: all here in one call.
 };
 
-// The gradient of a mask from this rank's heads and rows. The op receives the
-// offsets of its rows and heads in the global batch, and of its heads in key
-// heads that are all local.
-class MaskGradHere final : public LocalProgram {
- public:
-  MaskGradHere(Interval rows, Interval heads, const AttentionHere::Whole& whole)
-      : first_row_(rows.begin),
-        first_head_(heads.begin),
-        all_heads_(whole.heads),
-        key_heads_{whole.shares_keys ? heads.begin : 0, whole.group} {}
-
-  TensorList Run(const Op& op, TensorSpan locals,
-                 const DeviceMesh& /*mesh*/) const override {
-    const auto& whole = static_cast<const AttentionMaskGradOp&>(op);
+// Returns the program of a mask's gradient from this rank's heads and rows. The
+// op receives the offsets of its rows and heads in the global batch, and of its
+// heads in key heads that are all local.
+LocalProgram MaskGradHere(Interval rows, Interval heads,
+                          const AttentionHere::Whole& whole) {
+  return [=](const Op& op, TensorSpan locals, const DeviceMesh& /*mesh*/) {
+    const auto& of_all = static_cast<const AttentionMaskGradOp&>(op);
     return AttentionMaskGradOp(
-               whole.attributes.OfPart(first_row_, first_head_, all_heads_),
-               key_heads_)
+               of_all.attributes.OfPart(rows.begin, heads.begin, whole.heads),
+               {whole.shares_keys ? heads.begin : 0, whole.group})
         .Forward(locals);
-  }
-
- private:
-  const int64_t first_row_;
-  const int64_t first_head_;
-  const int64_t all_heads_;
-  const AttentionKeyHeads key_heads_;
-};
+  };
+}
 
 // Moves split key heads to the ranks whose query heads use them, and their
 // gradients back. If there are fewer key heads than ranks, some ranks have
 // none. Moving them is part of the op, not an implicit redistribution.
-class WithKeysOfOthers final : public LocalProgram {
+class WithKeysOfOthers {
  public:
   // \param first the index of k among the inputs, after which v comes.
   // \param results whether outputs 1 and 2 are their gradients.
@@ -241,18 +228,19 @@ class WithKeysOfOthers final : public LocalProgram {
       const DimSharding& split = key.layout.sharding(kHeads);
       const Layout whole = wanted;
       wanted = whole.WithDim(kHeads, split);
-      gather_[i] = PlanOf(call, key, wanted, whole);
+      gather_[i] =
+          Prepare(wanted, whole, key.sizes, key.dtype, call.coordinate);
       if (!results) continue;
       Layout& given = result.outputs[1 + i].layout;
       const Layout sums = given;
       given = sums.WithDim(kHeads, split);
-      reduce_[i] = PlanOf(call, key, sums, given);
+      reduce_[i] = Prepare(sums, given, key.sizes, key.dtype, call.coordinate);
     }
     inner_ = std::move(result.program);
   }
 
-  TensorList Run(const Op& op, TensorSpan locals,
-                 const DeviceMesh& mesh) const override {
+  TensorList operator()(const Op& op, TensorSpan locals,
+                        const DeviceMesh& mesh) const {
     const auto move = [&](const std::optional<PreparedPlan>& plan,
                           Tensor& part) {
       if (!plan.has_value()) return;
@@ -261,7 +249,7 @@ class WithKeysOfOthers final : public LocalProgram {
     };
     TensorList all(locals.begin(), locals.end());
     for (size_t i = 0; i < 2; ++i) move(gather_[i], all[first_ + i]);
-    TensorList outputs = inner_->Run(op, all, mesh);
+    TensorList outputs = inner_(op, all, mesh);
     for (size_t i = 0; i < 2; ++i) {
       if (reduce_[i].has_value()) move(reduce_[i], outputs[1 + i]);
     }
@@ -269,18 +257,10 @@ class WithKeysOfOthers final : public LocalProgram {
   }
 
  private:
-  static PreparedPlan PlanOf(const RuleCall& call, const RuleInput& key,
-                             const Layout& from, const Layout& to) {
-    absl::StatusOr<RedistributePlan> plan =
-        PlanRedistribute(from, to, key.sizes, SizeOf(key.dtype));
-    CH_CHECK_OK(plan.status());
-    return Prepare(*std::move(plan), key.sizes, call.coordinate);
-  }
-
   const size_t first_;
   std::optional<PreparedPlan> gather_[2];
   std::optional<PreparedPlan> reduce_[2];
-  std::unique_ptr<LocalProgram> inner_;
+  LocalProgram inner_;
 };
 
 // Appends the dims of mask, key ranges and slopes: each index of batch and
@@ -317,15 +297,15 @@ RuleResult SolveAttention(const RuleCall& call,
     const Shape& sizes = call.inputs[query].sizes;
     const Layout& layout = result.inputs[query];
     const int64_t heads = sizes[kHeads];
-    result.program = std::make_unique<AttentionHere>(
+    result.program = AttentionHere(
         layout.DimInterval(0, sizes[0], call.coordinate),
         layout.DimInterval(kHeads, heads, call.coordinate),
         AttentionHere::Whole{heads, factors.group, factors.shares_keys},
         /*backward=*/query != 0);
   }
   if (factors.shares_keys) {
-    result.program = std::make_unique<WithKeysOfOthers>(
-        call, query + 1, /*results=*/query != 0, result);
+    result.program =
+        WithKeysOfOthers(call, query + 1, /*results=*/query != 0, result);
   }
   return result;
 }
@@ -376,13 +356,13 @@ RuleResult AttentionMaskGradRule(const RuleCall& call) {
   RuleResult result = SolveFactors(call, factors.rule);
   const Layout& layout = result.inputs[1];
   const int64_t heads = query.sizes[kHeads];
-  result.program = std::make_unique<MaskGradHere>(
+  result.program = MaskGradHere(
       layout.DimInterval(0, query.sizes[0], call.coordinate),
       layout.DimInterval(kHeads, heads, call.coordinate),
       AttentionHere::Whole{heads, factors.group, factors.shares_keys});
   if (factors.shares_keys) {
-    result.program = std::make_unique<WithKeysOfOthers>(
-        call, /*first=*/2, /*results=*/false, result);
+    result.program =
+        WithKeysOfOthers(call, /*first=*/2, /*results=*/false, result);
   }
   return result;
 }

@@ -9,7 +9,7 @@
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/dtensor/layout/box.h"
 #include "crosshatch/dtensor/redistribution/segments.h"
-#include "crosshatch/dtensor/rules/factor_rule.h"
+#include "crosshatch/dtensor/rules/op_rule.h"
 #include "crosshatch/dtensor/rules/op_rules.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/cross_entropy.h"
@@ -56,7 +56,7 @@ bool Holds(DType dtype, int64_t value) {
 
 // Cross entropy of logits whose classes are split. The ranks exchange three
 // numbers for each row instead of the logits.
-class ClassParallelCrossEntropy final : public LocalProgram {
+class ClassParallelCrossEntropy {
  public:
   ClassParallelCrossEntropy(absl::Span<const int> axes, int64_t first_class,
                             int64_t classes)
@@ -64,8 +64,8 @@ class ClassParallelCrossEntropy final : public LocalProgram {
         first_class_(first_class),
         classes_(classes) {}
 
-  TensorList Run(const Op& op, TensorSpan locals,
-                 const DeviceMesh& mesh) const override {
+  TensorList operator()(const Op& op, TensorSpan locals,
+                        const DeviceMesh& mesh) const {
     const auto& whole = static_cast<const CrossEntropyOp&>(op);
     const Tensor& logits = locals[0];
     const Tensor& targets = locals[1];
@@ -106,24 +106,6 @@ class ClassParallelCrossEntropy final : public LocalProgram {
   const int64_t classes_;
 };
 
-// One factor for each dim of the targets, then one for the classes.
-struct ClassFactors {
-  ClassFactors(const RuleCall& call, const Shape& logits) {
-    CH_CHECK(!logits.empty()) << DescribeCall(call);
-    for (size_t d = 0; d + 1 < logits.size(); ++d) {
-      rows.push_back({rule.Add(logits[d]), 1});
-      row_sizes.push_back(logits[d]);
-    }
-    all = rows;
-    all.push_back({rule.Add(logits.back()), 1});
-  }
-
-  FactorRule rule;
-  DimFactors rows;
-  DimFactors all;
-  Shape row_sizes;
-};
-
 int64_t FirstClass(const RuleCall& call, const Layout& logits,
                    int64_t classes) {
   return logits.DimInterval(logits.ndim() - 1, classes, call.coordinate).begin;
@@ -131,22 +113,19 @@ int64_t FirstClass(const RuleCall& call, const Layout& logits,
 
 RuleResult CrossEntropyRule(const RuleCall& call) {
   const Shape& logits = call.inputs[0].sizes;
-  ClassFactors factors(call, logits);
-  CH_CHECK(call.inputs[1].sizes == factors.row_sizes)
+  CH_CHECK(!logits.empty()) << DescribeCall(call);
+  const Shape rows(logits.begin(), logits.end() - 1);
+  CH_CHECK(call.inputs[1].sizes == rows)
       << DescribeCall(call) << ": logits [..., classes] go with targets "
-      << ToString(factors.row_sizes) << ", not "
-      << ToString(call.inputs[1].sizes);
+      << ToString(rows) << ", not " << ToString(call.inputs[1].sizes);
   CH_CHECK(!IsFloatingPoint(call.inputs[1].dtype))
       << DescribeCall(call) << ": targets are integers, not "
       << call.inputs[1].dtype;
-  factors.rule.inputs = {factors.all, factors.rows};
-  factors.rule.outputs = {{factors.rows, factors.row_sizes},
-                          {factors.rows, factors.row_sizes}};
-  RuleResult result = SolveFactors(call, factors.rule);
+  RuleResult result = SolveFactors(call, Einsum(call, "...c,...->...,..."));
   const Layout& layout = result.inputs[0];
   const absl::Span<const int> axes = layout.axes_of_dim(layout.ndim() - 1);
   if (axes.empty()) return result;
-  result.program = std::make_unique<ClassParallelCrossEntropy>(
+  result.program = ClassParallelCrossEntropy(
       axes, FirstClass(call, layout, logits.back()), logits.back());
   for (RuleResult::Output& output : result.outputs) {
     for (int axis : axes) output.layout = output.layout.WithReplicate(axis);
@@ -156,28 +135,17 @@ RuleResult CrossEntropyRule(const RuleCall& call) {
 
 RuleResult CrossEntropyBackwardRule(const RuleCall& call) {
   const auto& op = static_cast<const CrossEntropyBackwardOp&>(call.op);
-  const Shape& logits = call.inputs[1].sizes;
-  ClassFactors factors(call, logits);
-  factors.rule.linearity = Linearity::kMultilinear;
-  factors.rule.linear_inputs = 1;
-  factors.rule.inputs = {factors.rows, factors.all, factors.rows, factors.rows};
-  factors.rule.outputs = {{factors.all, logits}};
-  RuleResult result = SolveFactors(call, factors.rule);
+  FactorRule rule = Einsum(call, "...,...c,...,...->...c");
+  rule.linearity = Linearity::kMultilinear;
+  rule.linear_inputs = kFirstInput;
+  RuleResult result = SolveFactors(call, rule);
   if (result.inputs[1].is_sharded(result.inputs[1].ndim() - 1)) {
     result.local_op = std::make_unique<CrossEntropyBackwardOp>(
         op.ignore_index,
-        op.first_class + FirstClass(call, result.inputs[1], logits.back()));
+        op.first_class +
+            FirstClass(call, result.inputs[1], call.inputs[1].sizes.back()));
   }
   return result;
-}
-
-RuleResult CountTargetsRule(const RuleCall& call) {
-  FactorRule rule;
-  DimFactors dims;
-  for (int64_t size : call.inputs[0].sizes) dims.push_back({rule.Add(size), 1});
-  rule.inputs = {std::move(dims)};
-  rule.outputs = {{{}, {}}};
-  return SolveFactors(call, rule);
 }
 
 }  // namespace
@@ -186,7 +154,7 @@ void AddCrossEntropyRules(OpRuleTable& table) {
   // Targets have no gradient.
   table[&CrossEntropyOp::kInfo] = {CrossEntropyRule, 1u << 1};
   table[&CrossEntropyBackwardOp::kInfo] = {CrossEntropyBackwardRule, 1u << 2};
-  table[&CountTargetsOp::kInfo] = {CountTargetsRule};
+  table[&CountTargetsOp::kInfo] = {EinsumRule("...->")};
 }
 
 }  // namespace crosshatch

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "crosshatch/base/check.h"
-#include "crosshatch/dtensor/rules/factor_rule.h"
+#include "crosshatch/dtensor/rules/op_rule.h"
 #include "crosshatch/dtensor/rules/op_rules.h"
 #include "crosshatch/tensor/ops/dropout.h"
 #include "crosshatch/tensor/ops/index.h"
@@ -15,23 +15,23 @@ namespace {
 // factor of all operands. That dim has two factors: positions in the index,
 // gathered and scattered tensors, and elements of the indexed tensor.
 struct IndexFactors {
+  /// \param element_is_split whether elements may be split.
   IndexFactors(const RuleCall& call, const IndexedBy& by, ShapeView index,
-               int64_t named) {
+               int64_t named, bool element_is_split = true) {
     CH_CHECK(by.dim < static_cast<int>(index.size())) << DescribeCall(call);
-    for (int d = 0; d < static_cast<int>(index.size()); ++d) {
-      places.push_back({rule.Add(index[static_cast<size_t>(d)]), 1});
-    }
+    places = rule.AddAll(index);
     elements = places;
-    place = places[static_cast<size_t>(by.dim)].factor;
-    element = rule.Add(named);
-    elements[static_cast<size_t>(by.dim)] = {element, 1};
+    const auto dim = static_cast<size_t>(by.dim);
+    elements[dim] = {};
+    if (element_is_split) elements[dim] = {rule.Add(named)};
+    whole_places = places;
+    whole_places[dim] = {};
   }
 
   FactorRule rule;
   DimFactors places;
+  DimFactors whole_places;  // Positions are not split.
   DimFactors elements;
-  int place;
-  int element;
 };
 
 // Checks that the named tensor's sizes equal the index's except for the dim.
@@ -67,9 +67,8 @@ RuleResult GatherRule(const RuleCall& call) {
   const Shape& index = call.inputs[1].sizes;
   CheckSizes(call, op.by, a.sizes, index);
   const int64_t size = a.sizes[static_cast<size_t>(op.by.dim)];
-  IndexFactors factors(call, op.by, index, size);
   // Booleans cannot be summed.
-  factors.rule.factors[factors.element].whole = a.dtype == kBool;
+  IndexFactors factors(call, op.by, index, size, a.dtype != kBool);
   factors.rule.linearity = Linearity::kMultilinear;
   factors.rule.linear_inputs = kFirstInput;
   factors.rule.inputs = {factors.elements, factors.places};
@@ -100,10 +99,9 @@ RuleResult SolveScatter(const RuleCall& call, const IndexedBy& by) {
   CH_CHECK(!call.inputs[2].defined || call.inputs[2].sizes == index)
       << DescribeCall(call) << ": sizes of indices and source must be equal";
   IndexFactors factors(call, by, index, base[static_cast<size_t>(by.dim)]);
-  factors.rule.factors[factors.place].whole = true;
   factors.rule.inputs = {
-      factors.elements, factors.places,
-      call.inputs[2].defined ? factors.places : DimFactors{}};
+      factors.elements, factors.whole_places,
+      call.inputs[2].defined ? factors.whole_places : DimFactors{}};
   factors.rule.outputs = {{factors.elements, base}};
   return SolveFactors(call, factors.rule);
 }
@@ -133,40 +131,26 @@ RuleResult ScatterGradRule(const RuleCall& call) {
   IndexFactors factors(call, op.by, index,
                        grad[static_cast<size_t>(op.by.dim)]);
   // The last of equal indices is known only if the whole dim is local.
-  factors.rule.factors[factors.place].whole = true;
   factors.rule.linearity = Linearity::kMultilinear;
   factors.rule.linear_inputs = kFirstInput << 1;
-  factors.rule.inputs = {factors.places, factors.elements};
-  factors.rule.outputs = {{factors.places, index}};
+  factors.rule.inputs = {factors.whole_places, factors.elements};
+  factors.rule.outputs = {{factors.whole_places, index}};
   RuleResult result = SolveFactors(call, factors.rule);
   result.local_op = std::make_unique<ScatterGradOp>(
       Here(call, op.by, result.inputs[1], op.by.bound));
   return result;
 }
 
-// Applies the call's dropout to this rank's part of x.
-class PartOfDropout final : public LocalProgram {
- public:
-  PartOfDropout(Box box, Shape global_sizes)
-      : box_(std::move(box)), global_sizes_(std::move(global_sizes)) {}
-
-  TensorList Run(const Op& op, TensorSpan locals,
-                 const DeviceMesh& /*mesh*/) const override {
-    return {static_cast<const DropoutOp&>(op).ForwardPart(
-        locals[0], box_.offsets, global_sizes_)};
-  }
-
- private:
-  const Box box_;
-  const Shape global_sizes_;
-};
-
 RuleResult DropoutRule(const RuleCall& call) {
   RuleResult result =
       SolveFactors(call, PointwiseFactors(call, Linearity::kMultilinear));
   const Shape& sizes = call.inputs[0].sizes;
-  result.program = std::make_unique<PartOfDropout>(
-      result.inputs[0].LocalBox(sizes, call.coordinate), sizes);
+  const Box here = result.inputs[0].LocalBox(sizes, call.coordinate);
+  result.program = [=](const Op& op, TensorSpan locals,
+                       const DeviceMesh&) -> TensorList {
+    return {static_cast<const DropoutOp&>(op).ForwardPart(locals[0],
+                                                          here.offsets, sizes)};
+  };
   return result;
 }
 

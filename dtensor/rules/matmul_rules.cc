@@ -5,7 +5,7 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/dtensor/layout/layout_pair.h"
 #include "crosshatch/dtensor/redistribution/runtime.h"
-#include "crosshatch/dtensor/rules/factor_rule.h"
+#include "crosshatch/dtensor/rules/op_rule.h"
 #include "crosshatch/dtensor/rules/op_rules.h"
 #include "crosshatch/tensor/ops/grouped_matmul.h"
 #include "crosshatch/tensor/ops/in_place.h"
@@ -14,83 +14,44 @@
 namespace crosshatch {
 namespace {
 
-// One factor for each batch dim, then m, n and k, of (a, b) -> out.
-FactorRule MatMulFactors(ShapeView a, ShapeView b, const MatMulSpec& spec) {
-  const Shape out = MatMulSizes(a, b, spec);
-  const size_t a_batch = a.size() - 2;
-  const size_t b_batch = b.size() - 2;
-  const size_t batch = std::max(a_batch, b_batch);
-  const auto batch_size = [&](ShapeView sizes, size_t dims, size_t i) {
-    return i + dims < batch ? int64_t{1} : sizes[i + dims - batch];
-  };
-
-  FactorRule rule;
+FactorRule MatMulFactors(const RuleCall& call, const MatMulSpec& spec) {
+  FactorRule rule =
+      Einsum(call, absl::StrCat("...", spec.transpose_a ? "ki" : "ik", ",...",
+                                spec.transpose_b ? "nk" : "kn", "->",
+                                spec.sum_batch ? "in" : "...in"));
+  rule.outputs[0].sizes =
+      MatMulSizes(call.inputs[0].sizes, call.inputs[1].sizes, spec);
   rule.linearity = Linearity::kMultilinear;
-  DimFactors a_dims;
-  DimFactors b_dims;
-  FactorRule::Output output = {{}, out};
-  for (size_t i = 0; i < batch; ++i) {
-    const int64_t in_a = batch_size(a, a_batch, i);
-    const int64_t in_b = batch_size(b, b_batch, i);
-    const int64_t size = in_a == 1 ? in_b : in_a;
-    const int factor = rule.Add(size);
-    const auto dim = [&](int64_t in) {
-      return in == size ? DimFactor{factor, 1} : DimFactor{};
-    };
-    if (i + a_batch >= batch) a_dims.push_back(dim(in_a));
-    if (i + b_batch >= batch) b_dims.push_back(dim(in_b));
-    if (!spec.sum_batch) output.dims.push_back({factor, 1});
-  }
-  const int m = rule.Add(a[a_batch + (spec.transpose_a ? 1 : 0)]);
-  const int k = rule.Add(a[a_batch + (spec.transpose_a ? 0 : 1)]);
-  const int n = rule.Add(b[b_batch + (spec.transpose_b ? 0 : 1)]);
-  a_dims.push_back({spec.transpose_a ? k : m, 1});
-  a_dims.push_back({spec.transpose_a ? m : k, 1});
-  b_dims.push_back({spec.transpose_b ? n : k, 1});
-  b_dims.push_back({spec.transpose_b ? k : n, 1});
-  output.dims.push_back({m, 1});
-  output.dims.push_back({n, 1});
-  rule.inputs = {std::move(a_dims), std::move(b_dims)};
-  rule.outputs = {std::move(output)};
   return rule;
 }
 
 RuleResult MatMulRule(const RuleCall& call) {
-  const auto& op = static_cast<const MatMulOp&>(call.op);
   return SolveFactors(
-      call, MatMulFactors(call.inputs[0].sizes, call.inputs[1].sizes, op.spec));
+      call, MatMulFactors(call, static_cast<const MatMulOp&>(call.op).spec));
 }
 
-// Computes a product whose layout differs from its destination's: in a
-// temporary, which is redistributed and written.
-class MatMulThenWrite final : public LocalProgram {
- public:
-  MatMulThenWrite(Layout from, Layout to, Shape sizes)
-      : from_(std::move(from)), to_(std::move(to)), sizes_(std::move(sizes)) {}
-
-  TensorList Run(const Op& op, TensorSpan locals,
-                 const DeviceMesh& mesh) const override {
+// Returns a program for a product whose layout differs from its destination's:
+// it is computed in a temporary, which is redistributed and written.
+LocalProgram MatMulThenWrite(const Layout& from, const Layout& to,
+                             const Shape& sizes) {
+  return [=](const Op& op, TensorSpan locals, const DeviceMesh& mesh) {
     const auto& into = static_cast<const MatMulIntoOp&>(op);
     Tensor product = MatMulOp(into.spec).Forward(locals.subspan(1))[0];
     DTensorRuntime& runtime = DTensorRuntime::Current();
     // The sum of a gradient over ranks that all use the leaf is required by the
     // leaf's layout.
-    const CommOrigin origin = IsBeforeReduction(from_, to_)
+    const CommOrigin origin = IsBeforeReduction(from, to)
                                   ? CommOrigin::Op(op.info().name)
                                   : CommOrigin::Implicit(op.info().name);
-    product = runtime.Redistribute(
-        runtime.Plan(runtime.Intern(from_), runtime.Intern(to_), sizes_,
-                     SizeOf(product.dtype())),
-        product, mesh, origin);
+    const absl::StatusOr<const PreparedPlan*> plan =
+        runtime.Plan(runtime.Intern(from), runtime.Intern(to), sizes,
+                     SizeOf(product.dtype()));
+    CH_CHECK_OK(plan.status());
+    product = runtime.Redistribute(**plan, product, mesh, origin);
     if (into.accumulate) return AddInPlaceOp(1).Forward({locals[0], product});
     return CopyInPlaceOp().Forward({locals[0], product});
-  }
-
- private:
-  const Layout from_;
-  const Layout to_;
-  const Shape sizes_;
-};
+  };
+}
 
 RuleResult MatMulIntoRule(const RuleCall& call) {
   const auto& op = static_cast<const MatMulIntoOp&>(call.op);
@@ -104,16 +65,13 @@ RuleResult MatMulIntoRule(const RuleCall& call) {
   }
   const RuleCall product = {call.op, call.inputs.subspan(1), call.mesh,
                             call.coordinate};
-  RuleResult result = SolveFactors(
-      product,
-      MatMulFactors(call.inputs[1].sizes, call.inputs[2].sizes, op.spec));
+  RuleResult result = SolveFactors(product, MatMulFactors(product, op.spec));
   RuleResult::Output& made = result.outputs[0];
   CH_CHECK(made.sizes == dst.sizes)
       << DescribeCall(call) << ": the product has sizes "
       << ToString(made.sizes);
   if (!SameShards(made.layout, dst.layout, made.sizes)) {
-    result.program =
-        std::make_unique<MatMulThenWrite>(made.layout, dst.layout, made.sizes);
+    result.program = MatMulThenWrite(made.layout, dst.layout, made.sizes);
   }
   made.layout = dst.layout;
   result.inputs.insert(result.inputs.begin(), dst.layout);
@@ -125,31 +83,19 @@ RuleResult MatMulIntoRule(const RuleCall& call) {
 // tensors (nn/layers/mixture_of_experts.h).
 RuleResult GroupedMatMulRule(const RuleCall& call) {
   const auto& op = static_cast<const GroupedMatMulOp&>(call.op);
-  const Shape& x = call.inputs[0].sizes;
-  const Shape& w = call.inputs[1].sizes;
-  FactorRule rule;
-  const Shape out = GroupedMatMulSizes(x, w, op.offsets, op.transpose_w);
-  const int in = rule.Add(x[1]);
-  const int features = rule.Add(out[1]);
+  FactorRule rule = Einsum(call, op.transpose_w ? "Rk,Gnk->Rn" : "Rk,Gkn->Rn");
+  rule.outputs[0].sizes = GroupedMatMulSizes(
+      call.inputs[0].sizes, call.inputs[1].sizes, op.offsets, op.transpose_w);
   rule.linearity = Linearity::kMultilinear;
-  rule.inputs = {{{}, {in, 1}},
-                 op.transpose_w ? DimFactors{{}, {features, 1}, {in, 1}}
-                                : DimFactors{{}, {in, 1}, {features, 1}}};
-  rule.outputs = {{{{}, {features, 1}}, out}};
   return SolveFactors(call, rule);
 }
 
 RuleResult GroupedOuterRule(const RuleCall& call) {
   const auto& op = static_cast<const GroupedOuterOp&>(call.op);
-  const Shape& a = call.inputs[0].sizes;
-  const Shape& b = call.inputs[1].sizes;
-  FactorRule rule;
-  const Shape out = GroupedOuterSizes(a, b, op.offsets);
-  const int m = rule.Add(a[1]);
-  const int n = rule.Add(b[1]);
+  const Shape out =
+      GroupedOuterSizes(call.inputs[0].sizes, call.inputs[1].sizes, op.offsets);
+  FactorRule rule = Einsum(call, "Rm,Rn->_mn", {out[0]});
   rule.linearity = Linearity::kMultilinear;
-  rule.inputs = {{{}, {m, 1}}, {{}, {n, 1}}};
-  rule.outputs = {{{{}, {m, 1}, {n, 1}}, out}};
   return SolveFactors(call, rule);
 }
 

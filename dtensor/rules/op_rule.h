@@ -21,7 +21,9 @@
 #include <string>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "crosshatch/base/reduce_op.h"
 #include "crosshatch/dtensor/layout/layout.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/tensor/op.h"
@@ -50,15 +52,11 @@ struct RuleCall {
 
 /// Replaces the one local op if an op needs several, or communication in
 /// between.
-class LocalProgram {
- public:
-  virtual ~LocalProgram() = default;
-  /// \param locals the local parts of the inputs, in the layouts that the rule
-  ///     chose.
-  /// \returns the local parts of the outputs.
-  virtual TensorList Run(const Op& op, TensorSpan locals,
-                         const DeviceMesh& mesh) const = 0;
-};
+/// \param locals the local parts of the inputs, in the layouts that the rule
+///     chose.
+/// \returns the local parts of the outputs.
+using LocalProgram = std::function<TensorList(const Op& op, TensorSpan locals,
+                                              const DeviceMesh& mesh)>;
 
 struct RuleResult {
   struct Output {
@@ -76,7 +74,7 @@ struct RuleResult {
   /// depend on local sizes or offsets. Null: the op itself.
   std::unique_ptr<Op> local_op;
   /// Runs in place of an op, if not null.
-  std::unique_ptr<LocalProgram> program;
+  LocalProgram program;
 };
 
 using OpRule = std::function<RuleResult(const RuleCall&)>;
@@ -89,6 +87,115 @@ struct OpRuleEntry {
   /// constant tables. Tensors of no dims are always accepted.
   uint32_t plain_inputs = 0;
 };
+
+/// \name Rules by factors
+/// The form of nearly every op's rule.
+///
+/// The dims of an op's inputs and outputs consist of a few *factors*, like the
+/// letters of an einsum. A matmul "mk, kn -> mn" has the factors m, k and n. An
+/// op may run on shards of a factor, with each mesh axis splitting at most one:
+/// every dim of the factor is then split in the same way, and an output without
+/// the factor is partial. The solver selects the split of each factor.
+///
+/// - If the inputs agree (the inputs that split a factor split it in one way,
+///   and no axis splits two factors), it selects that split. An input that
+///   holds more than its shard is sliced, without communication.
+/// - If they do not agree, it selects the split for which the inputs move the
+///   fewest bytes.
+/// - Pending reductions of inputs stay pending in the outputs if the op is
+///   linear in them. Otherwise they are performed before the op.
+/// @{
+
+/// A factor of a dim, with `width` elements of the dim for each of the factor.
+/// A dim of no factor (-1) is not split.
+struct DimFactor {
+  int factor = -1;
+  int64_t width = 1;
+};
+using DimFactors = absl::InlinedVector<DimFactor, 5>;
+
+struct Factor {
+  /// The number of elements.
+  int64_t size = 1;
+  /// The reduction that completes the outputs without the factor.
+  ReduceOp op = ReduceOp::kSum;
+};
+
+/// The treatment of inputs with pending reductions.
+enum class Linearity : uint8_t {
+  /// They are reduced first.
+  kNone,
+  /// Sums and averages stay pending if all inputs are partial alike: addition.
+  kAdditive,
+  /// Sums and averages stay pending if just one input is partial:
+  /// multiplication.
+  kMultilinear,
+  /// Any reduction stays pending, if all inputs are partial alike: values are
+  /// moved and not changed.
+  kMove,
+};
+
+/// The first input, for inputs of an op as bits. The next one is kFirstInput <<
+/// 1.
+inline constexpr uint32_t kFirstInput = 1;
+
+struct FactorRule {
+  struct Output {
+    DimFactors dims;
+    /// Global.
+    Shape sizes;
+  };
+
+  absl::InlinedVector<Factor, 6> factors;
+  absl::InlinedVector<DimFactors, 3> inputs;
+  absl::InlinedVector<Output, 1> outputs;
+  Linearity linearity = Linearity::kNone;
+  /// For kMultilinear: bit i is set if the op is linear in input i.
+  uint32_t linear_inputs = ~uint32_t{0};
+  /// The input, if any, whose layout must not change, because it is written in
+  /// place.
+  int fixed_input = -1;
+
+  /// Adds a factor and returns its index.
+  int Add(int64_t size, ReduceOp op = ReduceOp::kSum) {
+    factors.push_back({size, op});
+    return static_cast<int>(factors.size()) - 1;
+  }
+  /// Adds a factor for each dim.
+  DimFactors AddAll(ShapeView sizes) {
+    DimFactors dims;
+    for (int64_t size : sizes) dims.push_back({Add(size)});
+    return dims;
+  }
+};
+
+/// Returns the rule of a specification like that of an einsum: the dims of the
+/// inputs, then those of the outputs, as in "...mk,...kn->...mn" for a matmul.
+///
+/// - A lower-case letter is a factor.
+/// - An upper-case letter is a dim that is not split; so is each `_`.
+/// - `...` stands for the remaining dims, each a factor of its own. They
+///   broadcast as in NumPy: a dim of one element among larger ones is not
+///   split.
+///
+/// An undefined input has no dims, whatever is specified.
+/// \param new_sizes the sizes of the outputs' dims that no input has, in order.
+FactorRule Einsum(const RuleCall& call, absl::string_view specification,
+                  ShapeView new_sizes = {});
+
+/// Returns the rule of ops that work element by element on inputs that
+/// broadcast. The output has their common shape.
+FactorRule PointwiseFactors(const RuleCall& call, Linearity linearity);
+
+/// Returns the layouts for `call` under `rule`. Sets neither local_op nor
+/// program.
+RuleResult SolveFactors(const RuleCall& call, const FactorRule& rule);
+
+/// Returns the OpRule of an einsum whose outputs have dims of inputs only.
+OpRule EinsumRule(absl::string_view specification,
+                  Linearity linearity = Linearity::kNone,
+                  uint32_t linear_inputs = ~uint32_t{0});
+/// @}
 
 /// Returns "add(f32[2, 3]|[S(0),R], f32[3] plain)", for messages.
 std::string DescribeCall(const RuleCall& call);

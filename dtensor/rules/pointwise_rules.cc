@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <utility>
 
-#include "crosshatch/dtensor/rules/factor_rule.h"
+#include "crosshatch/dtensor/rules/op_rule.h"
 #include "crosshatch/dtensor/rules/op_rules.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/in_place.h"
@@ -105,13 +105,7 @@ RuleResult FullLikeRule(const RuleCall& call) {
   const RuleInput& like = call.inputs[0];
   RuleResult result;
   result.inputs = {like.layout};
-  Layout layout = like.layout;
-  for (int axis = 0; axis < call.mesh.ndim(); ++axis) {
-    if (layout.state_of_axis(axis).is_partial()) {
-      layout = layout.WithReplicate(axis);
-    }
-  }
-  result.outputs.push_back({std::move(layout), like.sizes});
+  result.outputs.push_back({like.layout.WithoutPartials(), like.sizes});
   return result;
 }
 

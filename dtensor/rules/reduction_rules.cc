@@ -12,7 +12,7 @@
 #include "crosshatch/dtensor/redistribution/executor.h"
 #include "crosshatch/dtensor/redistribution/plan.h"
 #include "crosshatch/dtensor/redistribution/runtime.h"
-#include "crosshatch/dtensor/rules/factor_rule.h"
+#include "crosshatch/dtensor/rules/op_rule.h"
 #include "crosshatch/dtensor/rules/op_rules.h"
 #include "crosshatch/dtensor/rules/split_dim.h"
 #include "crosshatch/tensor/creation.h"
@@ -32,62 +32,44 @@ constexpr ReduceKind kReduceKinds[] = {
     ReduceKind::kArgMin, ReduceKind::kSumOfSquares,
 };
 
-Layout Reduced(Layout layout) {
-  for (int axis = 0; axis < layout.mesh().ndim(); ++axis) {
-    if (layout.state_of_axis(axis).is_partial()) {
-      layout = layout.WithReplicate(axis);
-    }
-  }
-  return layout;
-}
-
 PreparedPlan PlanReductions(const RuleCall& call, const Layout& from,
                             ShapeView sizes, DType dtype) {
-  absl::StatusOr<RedistributePlan> plan =
-      PlanRedistribute(from, Reduced(from), sizes, SizeOf(dtype));
-  CH_CHECK_OK(plan.status());
-  return Prepare(*std::move(plan), sizes, call.coordinate);
+  return Prepare(from, from.WithoutPartials(), sizes, dtype, call.coordinate);
 }
 
 DType WideOf(DType dtype) { return dtype == kFloat64 ? kFloat64 : kFloat32; }
 
-// A sum, product, mean or sum of squares over shards, in f32 or f64.
+// Returns the program of a sum, product, mean or sum of squares over shards, in
+// f32 or f64.
 //
 // - A mean is the local sum over the global count. A mean of the shards' means
 //   would be wrong, because shards may differ in size.
 // - For 16-bit dtypes the ranks reduce f32 at once: a part may exceed the range
 //   of f16 although the result does not, and the result is rounded once.
-class ReductionOfShards final : public LocalProgram {
- public:
-  // \param count number of elements that a mean is over; else nullopt.
-  // \param reductions those of the result, if they do not stay pending.
-  ReductionOfShards(const ReductionOp& op, std::optional<int64_t> count,
-                    std::optional<PreparedPlan> reductions)
-      : part_(count.has_value() ? ReduceKind::kSum : op.kind, op.dims,
-              op.keepdim, WideOf(op.out_dtype)),
-        dtype_(op.out_dtype),
-        count_(count),
-        reductions_(std::move(reductions)) {}
-
-  TensorList Run(const Op& op, TensorSpan locals,
-                 const DeviceMesh& mesh) const override {
-    TensorList part = part_.Forward(locals);
-    if (count_.has_value()) {
-      ScaleInPlaceOp(1.0 / static_cast<double>(*count_)).Forward(part);
+//
+// \param count number of elements that a mean is over; else nullopt.
+// \param reductions those of the result, if they do not stay pending.
+LocalProgram ReductionOfShards(std::optional<int64_t> count,
+                               std::optional<PreparedPlan> reductions) {
+  return [count, reductions = std::move(reductions)](
+             const Op& op, TensorSpan locals, const DeviceMesh& mesh) {
+    const auto& whole = static_cast<const ReductionOp&>(op);
+    const DType wide = WideOf(whole.out_dtype);
+    TensorList part =
+        ReductionOp(count.has_value() ? ReduceKind::kSum : whole.kind,
+                    whole.dims, whole.keepdim, wide)
+            .Forward(locals);
+    if (count.has_value()) {
+      ScaleInPlaceOp(1.0 / static_cast<double>(*count)).Forward(part);
     }
-    if (reductions_.has_value()) {
+    if (reductions.has_value()) {
       part[0] = DTensorRuntime::Current().Redistribute(
-          *reductions_, part[0], mesh, CommOrigin::Op(op.info().name));
+          *reductions, part[0], mesh, CommOrigin::Op(op.info().name));
     }
-    return dtype_ == part_.out_dtype ? part : CastOp(dtype_).Forward(part);
-  }
-
- private:
-  const ReductionOp part_;
-  const DType dtype_;
-  const std::optional<int64_t> count_;
-  const std::optional<PreparedPlan> reductions_;
-};
+    return whole.out_dtype == wide ? part
+                                   : CastOp(whole.out_dtype).Forward(part);
+  };
+}
 
 // Returns whether a reduction gives numbers that are rounded to the result's
 // dtype.
@@ -98,7 +80,7 @@ bool Rounds(ReduceKind kind) {
 
 // The index of the largest or smallest element of a split dim. Each rank finds
 // its candidate, and the ranks exchange these.
-class ShardedArg final : public LocalProgram {
+class ShardedArg {
  public:
   /// \param parts of the dim, by rank along `axes`.
   /// \param begin of this rank's part.
@@ -114,8 +96,8 @@ class ShardedArg final : public LocalProgram {
     for (const Interval& part : parts) counts_.push_back(part.size() > 0);
   }
 
-  TensorList Run(const Op& /*op*/, TensorSpan locals,
-                 const DeviceMesh& mesh) const override {
+  TensorList operator()(const Op& /*op*/, TensorSpan locals,
+                        const DeviceMesh& mesh) const {
     const Tensor& local = locals[0];
     Tensor values, indices;
     if (local.size(dim_) > 0) {
@@ -204,12 +186,13 @@ RuleResult ReductionRule(const RuleCall& call) {
   for (int d = 0; d < static_cast<int>(sizes.size()); ++d) {
     const bool reduced =
         std::find(op.dims.begin(), op.dims.end(), d) != op.dims.end();
-    dims.push_back(
-        {reduced ? rule.Add(sizes[d], whole, pending) : rule.Add(sizes[d]), 1});
     if (!reduced) {
+      dims.push_back({rule.Add(sizes[d])});
       output.dims.push_back(dims.back());
       output.sizes.push_back(sizes[d]);
     } else {
+      dims.push_back(whole ? DimFactor{}
+                           : DimFactor{rule.Add(sizes[d], pending)});
       count *= sizes[d];
       if (op.keepdim) {
         output.dims.push_back({});
@@ -229,12 +212,12 @@ RuleResult ReductionRule(const RuleCall& call) {
   std::optional<PreparedPlan> reductions;
   if (Rounds(op.kind) && SizeOf(op.out_dtype) == 2 && out.layout.is_partial()) {
     reductions = PlanReductions(call, out.layout, out.sizes, kFloat32);
-    out.layout = Reduced(out.layout);
+    out.layout = out.layout.WithoutPartials();
   }
   if (reductions.has_value() || (mean && split)) {
-    result.program = std::make_unique<ReductionOfShards>(
-        op, mean ? std::optional<int64_t>(count) : std::nullopt,
-        std::move(reductions));
+    result.program =
+        ReductionOfShards(mean ? std::optional<int64_t>(count) : std::nullopt,
+                          std::move(reductions));
   }
   const bool arg =
       op.kind == ReduceKind::kArgMax || op.kind == ReduceKind::kArgMin;
@@ -242,9 +225,9 @@ RuleResult ReductionRule(const RuleCall& call) {
     const int dim = static_cast<int>(op.dims[0]);
     const Layout& layout = result.inputs[0];
     const absl::Span<const int> axes = layout.axes_of_dim(dim);
-    result.program = std::make_unique<ShardedArg>(
-        op, axes, layout.DimIntervals(dim, sizes[dim]),
-        layout.DimInterval(dim, sizes[dim], call.coordinate).begin);
+    result.program =
+        ShardedArg(op, axes, layout.DimIntervals(dim, sizes[dim]),
+                   layout.DimInterval(dim, sizes[dim], call.coordinate).begin);
     for (int axis : axes) {
       result.outputs[0].layout = result.outputs[0].layout.WithReplicate(axis);
     }
@@ -253,28 +236,19 @@ RuleResult ReductionRule(const RuleCall& call) {
 }
 
 // The reductions are the op's purpose, not an implicit redistribution.
-class FinishReductions final : public LocalProgram {
- public:
-  explicit FinishReductions(PreparedPlan plan) : plan_(std::move(plan)) {}
-
-  TensorList Run(const Op& op, TensorSpan locals,
-                 const DeviceMesh& mesh) const override {
-    return {DTensorRuntime::Current().Redistribute(
-        plan_, locals[0], mesh, CommOrigin::Op(op.info().name))};
-  }
-
- private:
-  const PreparedPlan plan_;
-};
-
 RuleResult ReducePartialRule(const RuleCall& call) {
   const RuleInput& input = call.inputs[0];
   RuleResult result;
   result.inputs = {input.layout};
-  result.outputs.push_back({Reduced(input.layout), input.sizes});
+  result.outputs.push_back({input.layout.WithoutPartials(), input.sizes});
   if (input.layout.is_partial()) {
-    result.program = std::make_unique<FinishReductions>(
-        PlanReductions(call, input.layout, input.sizes, input.dtype));
+    result.program =
+        [plan = PlanReductions(call, input.layout, input.sizes, input.dtype)](
+            const Op& op, TensorSpan locals,
+            const DeviceMesh& mesh) -> TensorList {
+      return {DTensorRuntime::Current().Redistribute(
+          plan, locals[0], mesh, CommOrigin::Op(op.info().name))};
+    };
   }
   return result;
 }

@@ -8,7 +8,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
-#include "crosshatch/dtensor/rules/factor_rule.h"
+#include "crosshatch/dtensor/rules/op_rule.h"
 #include "crosshatch/dtensor/rules/op_rules.h"
 #include "crosshatch/dtensor/rules/split_dim.h"
 #include "crosshatch/tensor/creation.h"
@@ -34,7 +34,7 @@ Shape WithSize(ShapeView sizes, int dim, int64_t size) {
 
 // Cumulative sums of a split dim. The ranks exchange the totals of their parts,
 // and each adds those before its own.
-class ShardedCumSum final : public LocalProgram {
+class ShardedCumSum {
  public:
   ShardedCumSum(SplitDim split, bool reverse) : split_(std::move(split)) {
     for (const Interval& part : split_.parts) {
@@ -46,8 +46,8 @@ class ShardedCumSum final : public LocalProgram {
     others_ = reverse ? Interval{before + *here, all} : Interval{0, before};
   }
 
-  TensorList Run(const Op& op, TensorSpan locals,
-                 const DeviceMesh& mesh) const override {
+  TensorList operator()(const Op& op, TensorSpan locals,
+                        const DeviceMesh& mesh) const {
     const auto& cumsum = static_cast<const CumSumOp&>(op);
     const int dim = split_.dim;
     Tensor local = locals[0];
@@ -86,15 +86,11 @@ class ShardedCumSum final : public LocalProgram {
 RuleResult CumSumRule(const RuleCall& call) {
   const auto& op = static_cast<const CumSumOp&>(call.op);
   const Shape& sizes = call.inputs[0].sizes;
-  FactorRule rule;
+  FactorRule rule = Einsum(call, "...->...");
   rule.linearity = Linearity::kMultilinear;
-  DimFactors dims;
-  for (int64_t size : sizes) dims.push_back({rule.Add(size), 1});
-  rule.inputs = {dims};
-  rule.outputs = {{dims, sizes}};
   RuleResult result = SolveFactors(call, rule);
   if (result.inputs[0].is_sharded(op.dim)) {
-    result.program = std::make_unique<ShardedCumSum>(
+    result.program = ShardedCumSum(
         SplitDim(call, result.inputs[0], op.dim, sizes[op.dim]), op.reverse);
   }
   return result;
@@ -102,13 +98,13 @@ RuleResult CumSumRule(const RuleCall& call) {
 
 // The first elements of a sorted split dim, which are among the first ones of
 // the parts.
-class ShardedTopK final : public LocalProgram {
+class ShardedTopK {
  public:
   ShardedTopK(SplitDim split, std::vector<int64_t> counts)
       : split_(std::move(split)), counts_(std::move(counts)) {}
 
-  TensorList Run(const Op& op, TensorSpan locals,
-                 const DeviceMesh& mesh) const override {
+  TensorList operator()(const Op& op, TensorSpan locals,
+                        const DeviceMesh& mesh) const {
     const auto& sort = static_cast<const SortOp&>(op);
     // Ordered by index on each rank, so that all candidates are, too.
     TensorList own = SortOp(split_.dim, counts_[split_.here], sort.descending,
@@ -167,18 +163,15 @@ RuleResult SortRule(const RuleCall& call) {
   const bool exchange = !axes.empty() && 2 * candidates <= sizes[op.dim];
 
   FactorRule rule;
-  DimFactors dims;
-  for (int d = 0; d < static_cast<int>(sizes.size()); ++d) {
-    const bool whole = d == op.dim && !exchange;
-    dims.push_back({rule.Add(sizes[d], whole), 1});
-  }
+  DimFactors dims = rule.AddAll(sizes);
+  if (!exchange) dims[op.dim] = {};
   rule.inputs = {dims};
   dims[op.dim] = {};
   const Shape taken = WithSize(sizes, op.dim, op.count);
   rule.outputs = {{dims, taken}, {dims, taken}};
   RuleResult result = SolveFactors(call, rule);
   if (exchange) {
-    result.program = std::make_unique<ShardedTopK>(
+    result.program = ShardedTopK(
         SplitDim(call, input.layout, op.dim, sizes[op.dim]), std::move(counts));
     for (RuleResult::Output& output : result.outputs) {
       for (int axis : axes) output.layout = output.layout.WithReplicate(axis);

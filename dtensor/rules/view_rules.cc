@@ -12,7 +12,7 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/dtensor/layout/view_layout.h"
 #include "crosshatch/dtensor/redistribution/plan.h"
-#include "crosshatch/dtensor/rules/factor_rule.h"
+#include "crosshatch/dtensor/rules/op_rule.h"
 #include "crosshatch/dtensor/rules/op_rules.h"
 #include "crosshatch/dtensor/rules/split_dim.h"
 #include "crosshatch/tensor/ops/cat.h"
@@ -115,40 +115,42 @@ RuleResult ViewRule(const RuleCall& call) {
   return result;
 }
 
+// Returns the rule of an op that moves values and changes the size of one dim,
+// which is not split; nullopt: no dim.
+FactorRule MoveRule(const RuleCall& call, std::optional<int> dim,
+                    int64_t size) {
+  FactorRule rule;
+  rule.linearity = Linearity::kMove;
+  FactorRule::Output output = {rule.AddAll(call.inputs[0].sizes),
+                               call.inputs[0].sizes};
+  if (dim.has_value()) {
+    output.dims[*dim] = {};
+    output.sizes[*dim] = size;
+  }
+  rule.inputs.assign(call.inputs.size(), output.dims);
+  rule.outputs = {std::move(output)};
+  return rule;
+}
+
 RuleResult PermuteRule(const RuleCall& call) {
   const auto& op = static_cast<const PermuteOp&>(call.op);
   const Shape& sizes = call.inputs[0].sizes;
   FactorRule rule;
   rule.linearity = Linearity::kMove;
-  DimFactors dims;
-  for (int64_t size : sizes) dims.push_back({rule.Add(size), 1});
+  const DimFactors dims = rule.AddAll(sizes);
   FactorRule::Output output;
   for (int64_t d : op.dims) {
     output.dims.push_back(dims[d]);
     output.sizes.push_back(sizes[d]);
   }
-  rule.inputs = {std::move(dims)};
+  rule.inputs = {dims};
   rule.outputs = {std::move(output)};
   return SolveFactors(call, rule);
 }
 
-// Runs an op that maps a split dim to one with another start and the same
-// split: ranks receive from each other what they lack.
-class MovedParts final : public LocalProgram {
- public:
-  explicit MovedParts(PartsMove move) : move_(std::move(move)) {}
-
-  TensorList Run(const Op& op, TensorSpan locals,
-                 const DeviceMesh& mesh) const override {
-    return {MoveParts(locals[0], move_, mesh, op.info().name)};
-  }
-
- private:
-  const PartsMove move_;
-};
-
-// The dim keeps its axes and their unit. The result has `size` elements of it.
-// Its first element is element `start` of the input, which may be negative.
+// Returns the layouts in which the dim keeps its axes and their unit. The
+// result has `size` elements of it. Its first element is element `start` of the
+// input, which may be negative. Ranks receive from each other what they lack.
 RuleResult KeepSplit(const RuleCall& call, int dim, int64_t start,
                      int64_t size) {
   const RuleInput& input = call.inputs[0];
@@ -165,7 +167,11 @@ RuleResult KeepSplit(const RuleCall& call, int dim, int64_t start,
   Shape sizes = input.sizes;
   sizes[dim] = size;
   result.outputs.push_back({input.layout, std::move(sizes)});
-  result.program = std::make_unique<MovedParts>(std::move(move));
+  result.program = [move = std::move(move)](
+                       const Op& op, TensorSpan locals,
+                       const DeviceMesh& mesh) -> TensorList {
+    return {MoveParts(locals[0], move, mesh, op.info().name)};
+  };
   return result;
 }
 
@@ -188,16 +194,9 @@ RuleResult SliceRule(const RuleCall& call) {
   if (!all && call.inputs[0].layout.is_sharded(op.dim)) {
     return KeepSplit(call, op.dim, op.start, op.end - op.start);
   }
-  FactorRule rule;
-  rule.linearity = Linearity::kMove;
-  FactorRule::Output output = {{}, sizes};
-  output.sizes[op.dim] = op.end - op.start;
-  for (int d = 0; d < static_cast<int>(sizes.size()); ++d) {
-    output.dims.push_back({rule.Add(sizes[d], d == op.dim && !all), 1});
-  }
-  rule.inputs = {output.dims};
-  rule.outputs = {std::move(output)};
-  RuleResult result = SolveFactors(call, rule);
+  RuleResult result = SolveFactors(
+      call, MoveRule(call, all ? std::nullopt : std::optional<int>(op.dim),
+                     op.end - op.start));
   if (all) {
     const int64_t here =
         result.outputs[0].layout.LocalShape(sizes, call.coordinate)[op.dim];
@@ -216,7 +215,7 @@ RuleResult ExpandRule(const RuleCall& call) {
   FactorRule::Output output = {DimFactors(added), op.sizes};
   for (size_t d = 0; d < sizes.size(); ++d) {
     const bool repeats = sizes[d] != op.sizes[added + d];
-    dims.push_back(repeats ? DimFactor{} : DimFactor{rule.Add(sizes[d]), 1});
+    dims.push_back(repeats ? DimFactor{} : DimFactor{rule.Add(sizes[d])});
     output.dims.push_back(dims.back());
   }
   rule.inputs = {std::move(dims)};
@@ -229,41 +228,22 @@ RuleResult ExpandRule(const RuleCall& call) {
 
 RuleResult CatRule(const RuleCall& call) {
   const auto& op = static_cast<const CatOp&>(call.op);
-  FactorRule rule;
-  rule.linearity = Linearity::kMove;
-  FactorRule::Output output = {{}, call.inputs[0].sizes};
-  for (int d = 0; d < static_cast<int>(output.sizes.size()); ++d) {
-    output.dims.push_back(
-        d == op.dim ? DimFactor{} : DimFactor{rule.Add(output.sizes[d]), 1});
-  }
   int64_t joined = 0;
   for (const RuleInput& input : call.inputs) {
-    CH_CHECK_EQ(input.sizes.size(), output.sizes.size()) << DescribeCall(call);
+    CH_CHECK_EQ(input.sizes.size(), call.inputs[0].sizes.size())
+        << DescribeCall(call);
     joined += input.sizes[op.dim];
-    rule.inputs.push_back(output.dims);
   }
-  output.sizes[op.dim] = joined;
-  rule.outputs = {std::move(output)};
-  return SolveFactors(call, rule);
+  return SolveFactors(call, MoveRule(call, op.dim, joined));
 }
 
 RuleResult PadRule(const RuleCall& call) {
   const auto& op = static_cast<const PadOp&>(call.op);
+  const int64_t size = op.before + call.inputs[0].sizes[op.dim] + op.after;
   if (SeveralHaveSome(call.inputs[0], op.dim)) {
-    const int64_t size = call.inputs[0].sizes[op.dim];
-    return KeepSplit(call, op.dim, -op.before, op.before + size + op.after);
+    return KeepSplit(call, op.dim, -op.before, size);
   }
-  FactorRule rule;
-  rule.linearity = Linearity::kMove;
-  FactorRule::Output output = {{}, call.inputs[0].sizes};
-  for (int d = 0; d < static_cast<int>(output.sizes.size()); ++d) {
-    output.dims.push_back(
-        d == op.dim ? DimFactor{} : DimFactor{rule.Add(output.sizes[d]), 1});
-  }
-  rule.inputs = {output.dims};
-  output.sizes[op.dim] += op.before + op.after;
-  rule.outputs = {std::move(output)};
-  return SolveFactors(call, rule);
+  return SolveFactors(call, MoveRule(call, op.dim, size));
 }
 
 }  // namespace

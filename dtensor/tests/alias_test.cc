@@ -13,7 +13,7 @@
 #include "crosshatch/dtensor/layout/layout_testutil.h"
 #include "crosshatch/dtensor/random.h"
 #include "crosshatch/dtensor/redistribute.h"
-#include "crosshatch/dtensor/rules/factor_rule.h"
+#include "crosshatch/dtensor/rules/op_rule.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
@@ -132,21 +132,17 @@ class Identity final : public Op {
   const OpInfo& info() const override { return kInfo; }
   TensorList Forward(TensorSpan inputs) const override { return {inputs[0]}; }
 };
-class IdentityProgram final : public LocalProgram {
- public:
-  TensorList Run(const Op&, TensorSpan locals,
-                 const DeviceMesh&) const override {
-    return {locals[0]};
-  }
-};
-
 TEST(OwnMemory, OfResultsThatAnOpTookFromItsInput) {
   for (const bool program : {false, true}) {
     OnMesh({{"dp", 2}}, [&](const DeviceMesh& mesh) {
       RegisterOpRule(Identity::kInfo, [program](const RuleCall& call) {
         RuleResult result =
             SolveFactors(call, PointwiseFactors(call, Linearity::kMultilinear));
-        if (program) result.program = std::make_unique<IdentityProgram>();
+        if (program) {
+          result.program = [](const Op&, TensorSpan locals, const DeviceMesh&) {
+            return TensorList{locals[0]};
+          };
+        }
         return result;
       });
       const NoGrad no_grad;

@@ -11,7 +11,7 @@
 #include "crosshatch/dtensor/dtensor_testutil.h"
 #include "crosshatch/dtensor/layout/layout_testutil.h"
 #include "crosshatch/dtensor/redistribution/runtime.h"
-#include "crosshatch/dtensor/rules/factor_rule.h"
+#include "crosshatch/dtensor/rules/op_rule.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
 #include "crosshatch/tensor/rank_context.h"
@@ -89,30 +89,21 @@ TEST(RegisterOpRule, GivesAUsersOpARule) {
   });
 }
 
-// A user's program that runs a distributed op itself.
-class Nested final : public LocalProgram {
- public:
-  explicit Nested(bool* gone) : gone_(gone) {}
-  ~Nested() override { *gone_ = true; }
-  TensorList Run(const Op&, TensorSpan locals,
-                 const DeviceMesh& mesh) const override {
-    const Tensor whole = Replicated(Ones({2}), mesh);
-    Add(whole, whole);
-    CH_EXPECT_FALSE(*gone_) << "the program that runs was dropped";
-    return {locals[0].Detach()};
-  }
-
- private:
-  bool* const gone_;
-};
-
 TEST(RegisterOpRule, AProgramMayRunDistributedOpsThatEmptyTheCache) {
   OnMesh({2}, [](const DeviceMesh& mesh) {
-    bool gone = false;
-    RegisterOpRule(Twice::kInfo, [&gone](const RuleCall& call) {
+    const auto kept = std::make_shared<int>();
+    RegisterOpRule(Twice::kInfo, [&kept](const RuleCall& call) {
       RuleResult result =
           SolveFactors(call, PointwiseFactors(call, Linearity::kMultilinear));
-      result.program = std::make_unique<Nested>(&gone);
+      result.program = [kept = kept](const Op&, TensorSpan locals,
+                                     const DeviceMesh& on) {
+        const std::weak_ptr<int> alive = kept;
+        const Tensor whole = Replicated(Ones({2}), on);
+        Add(whole, whole);
+        CH_EXPECT_GT(alive.use_count(), 1)
+            << "the program that runs was dropped";
+        return TensorList{locals[0].Detach()};
+      };
       return result;
     });
     const Tensor x = Spread(Ones({5}), mesh, Whole(mesh, 1));

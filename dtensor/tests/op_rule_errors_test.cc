@@ -7,7 +7,7 @@
 #include "crosshatch/dtensor/dispatch/register_op_rule.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/dtensor_testutil.h"
-#include "crosshatch/dtensor/rules/factor_rule.h"
+#include "crosshatch/dtensor/rules/op_rule.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
 #include "crosshatch/tensor/rank_context.h"
@@ -102,7 +102,7 @@ TEST(InPlaceErrorsDeathTest, RulesThatWouldChangeTheLayout) {
                     RegisterOpRule(Overwrite::kInfo, [](const RuleCall& call) {
                       FactorRule rule =
                           PointwiseFactors(call, Linearity::kNone);
-                      rule.factors[0].whole = true;
+                      rule.inputs[0][0] = {};
                       return SolveFactors(call, rule);
                     });
                     write(mesh);

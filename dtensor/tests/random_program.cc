@@ -16,15 +16,6 @@ namespace {
 
 constexpr int64_t kMostElements = 300;
 
-Layout WithoutPartials(Layout layout) {
-  for (int axis = 0; axis < layout.mesh().ndim(); ++axis) {
-    if (layout.state_of_axis(axis).is_partial()) {
-      layout = layout.WithReplicate(axis);
-    }
-  }
-  return layout;
-}
-
 // Returns a layout that backward may produce: sums and averages may be pending.
 std::optional<Layout> RandomGradient(const MeshLayout& mesh, int ndim,
                                      std::mt19937& random) {
@@ -34,7 +25,7 @@ std::optional<Layout> RandomGradient(const MeshLayout& mesh, int ndim,
       layout.partials().begin(), layout.partials().end(), [](const auto& op) {
         return !op.has_value() || op == ReduceOp::kSum || op == ReduceOp::kAvg;
       });
-  return linear ? layout : WithoutPartials(std::move(layout));
+  return linear ? layout : layout.WithoutPartials();
 }
 
 // Computes the registers after inputs and calls by a dry run.
@@ -172,7 +163,7 @@ RandomProgram MakeRandomProgram(const MeshLayout& mesh, std::mt19937& random) {
     const int ndim = static_cast<int>(Below(4, random));
     add({.sizes = sizes(ndim),
          .dtype = Below(2, random) == 0 ? kInt32 : kInt64,
-         .layout = WithoutPartials(RandomLayout(mesh, ndim, random))});
+         .layout = RandomLayout(mesh, ndim, random).WithoutPartials()});
   }
   if (Below(3, random) == 0) {
     // Indices for the first input: of its sizes except for one dim.
@@ -187,7 +178,7 @@ RandomProgram MakeRandomProgram(const MeshLayout& mesh, std::mt19937& random) {
     add({.sizes = like,
          .dtype = kInt64,
          .indices_below = below,
-         .layout = WithoutPartials(RandomLayout(mesh, ndim, random))});
+         .layout = RandomLayout(mesh, ndim, random).WithoutPartials()});
   }
   const auto& kinds = OpKinds();
   const int64_t calls = 1 + Below(10, random);

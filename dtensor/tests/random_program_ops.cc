@@ -365,12 +365,7 @@ const std::vector<OpKind>* Made() {
        [](T t, C) {
          if (!t[0].is_distributed()) return t[0];
          // Local gradients pass through sums only.
-         Layout layout = LayoutOf(t[0]);
-         for (int axis = 0; axis < layout.mesh().ndim(); ++axis) {
-           if (layout.state_of_axis(axis).is_partial()) {
-             layout = layout.WithReplicate(axis);
-           }
-         }
+         const Layout layout = LayoutOf(t[0]).WithoutPartials();
          const Tensor whole = Redistribute(t[0], layout);
          return FromLocal(ToLocal(whole, layout), MeshOf(whole), layout,
                           whole.sizes(), layout);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/dtensor/rules/factor_rule.h"
+#include "crosshatch/dtensor/rules/op_rule.h"
 
 #include <gtest/gtest.h>
 
@@ -63,15 +63,8 @@ std::string Solve(const std::vector<Input>& inputs,
 }
 
 FactorRule Product(const RuleCall& call) {
-  FactorRule rule;
+  FactorRule rule = Einsum(call, "mk,kn->mn");
   rule.linearity = Linearity::kMultilinear;
-  const Shape& a = call.inputs[0].sizes;
-  const Shape& b = call.inputs[1].sizes;
-  const DimFactor m = {rule.Add(a[0]), 1};
-  const DimFactor k = {rule.Add(a[1]), 1};
-  const DimFactor n = {rule.Add(b[1]), 1};
-  rule.inputs = {{m, k}, {k, n}};
-  rule.outputs = {{{m, n}, {a[0], b[1]}}};
   return rule;
 }
 
