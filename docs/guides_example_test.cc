@@ -26,7 +26,7 @@
 #include "crosshatch/fsdp/accumulate.h"
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/mesh/device_mesh.h"
-#include "crosshatch/mesh/sum_over_mesh.h"
+#include "crosshatch/mesh/mesh_collectives.h"
 #include "crosshatch/nn/data_position.h"
 #include "crosshatch/nn/layers/linear.h"
 #include "crosshatch/nn/layers/module_list.h"

@@ -24,29 +24,29 @@ struct Maker {
   std::function<Tensor(ShapeView, const DeviceMesh&, const Layout&)> spread;
 };
 
+// \param make takes sizes, and a mesh and a layout if there are any.
+template <typename Make>
+Maker MakerOf(const char* name, Make make) {
+  return {name, [=](ShapeView s) { return make(s); },
+          [=](ShapeView s, const DeviceMesh& m, const Layout& l) {
+            return make(s, m, l);
+          }};
+}
+
 std::vector<Maker> Makers(DType dtype) {
   const RandomDraw draw = {.seed = 4, .name = "noise", .step = 2};
   return {
-      {"Zeros", [=](ShapeView s) { return Zeros(s, dtype); },
-       [=](ShapeView s, const DeviceMesh& m, const Layout& l) {
-         return Zeros(s, m, l, dtype);
-       }},
-      {"Ones", [=](ShapeView s) { return Ones(s, dtype); },
-       [=](ShapeView s, const DeviceMesh& m, const Layout& l) {
-         return Ones(s, m, l, dtype);
-       }},
-      {"Full", [=](ShapeView s) { return Full(s, 3, dtype); },
-       [=](ShapeView s, const DeviceMesh& m, const Layout& l) {
-         return Full(s, 3, m, l, dtype);
-       }},
-      {"Rand", [=](ShapeView s) { return Rand(s, draw, dtype); },
-       [=](ShapeView s, const DeviceMesh& m, const Layout& l) {
-         return Rand(s, draw, m, l, dtype);
-       }},
-      {"Randn", [=](ShapeView s) { return Randn(s, draw, dtype); },
-       [=](ShapeView s, const DeviceMesh& m, const Layout& l) {
-         return Randn(s, draw, m, l, dtype);
-       }},
+      MakerOf("Zeros",
+              [=](auto s, auto&... on) { return Zeros(s, on..., dtype); }),
+      MakerOf("Ones",
+              [=](auto s, auto&... on) { return Ones(s, on..., dtype); }),
+      MakerOf("Full",
+              [=](auto s, auto&... on) { return Full(s, 3, on..., dtype); }),
+      MakerOf("Rand",
+              [=](auto s, auto&... on) { return Rand(s, draw, on..., dtype); }),
+      MakerOf(
+          "Randn",
+          [=](auto s, auto&... on) { return Randn(s, draw, on..., dtype); }),
   };
 }
 
@@ -80,28 +80,22 @@ TEST(DTensorCreation, EqualsPlainCreation) {
 TEST(DTensorCreation, TakesPlacements) {
   OnMesh({2, 2}, [](const DeviceMesh& mesh) {
     const RandomDraw draw = {.seed = 4, .name = "noise"};
-    const Layout both =
-        Layout::Replicated(mesh.layout(), 2).WithShard(0, 1).WithShard(1, 0);
-    const Layout one = Layout::Replicated(mesh.layout(), 1).WithShard(1, 0);
-    const auto expect = [](const Tensor& t, const Tensor& by_layout) {
-      CH_EXPECT_EQ(LayoutOf(t), LayoutOf(by_layout));
-      CH_EXPECT_EQ(t.dtype(), by_layout.dtype());
-      CH_EXPECT_EQ(Differs(t, FullTensor(by_layout)), "");
-    };
-    expect(Zeros({5, 3}, mesh, {Shard(1), Shard(0)}),
-           Zeros({5, 3}, mesh, both));
-    expect(Ones({5, 3}, mesh, {Shard(1), Shard(0)}, kFloat64),
-           Ones({5, 3}, mesh, both, kFloat64));
-    expect(Full({5, 3}, 2, mesh, {Shard(1), Shard(0)}),
-           Full({5, 3}, 2, mesh, both));
-    expect(Rand({5, 3}, draw, mesh, {Shard(1), Shard(0)}),
-           Rand({5, 3}, draw, mesh, both));
-    expect(Randn({5, 3}, draw, mesh, {Shard(1), Shard(0)}),
-           Randn({5, 3}, draw, mesh, both));
-    expect(Arange(5, mesh, {Replicate(), Shard(0)}), Arange(5, mesh, one));
-    expect(Linspace(0, 1, 5, mesh, {Replicate(), Shard(0)}),
-           Linspace(0, 1, 5, mesh, one));
-    CH_EXPECT_EQ(LayoutOf(Empty({5, 3}, mesh, {Shard(1), Shard(0)})), both);
+    const Layout both = Whole(mesh, 2).WithShard(0, 1).WithShard(1, 0);
+    const Layout one = Whole(mesh, 1).WithShard(1, 0);
+    const std::vector<Placement> placements = {Shard(1), Shard(0)};
+    for (const auto& [by_placements, by_layout] :
+         {std::pair(Full({5, 3}, 2, mesh, placements),
+                    Full({5, 3}, 2, mesh, both)),
+          {Ones({5, 3}, mesh, placements, kFloat64),
+           Ones({5, 3}, mesh, both, kFloat64)},
+          {Randn({5, 3}, draw, mesh, {Shard(1), Shard(0)}),
+           Randn({5, 3}, draw, mesh, both)},
+          {Arange(5, mesh, {Replicate(), Shard(0)}), Arange(5, mesh, one)}}) {
+      CH_EXPECT_EQ(LayoutOf(by_placements), LayoutOf(by_layout));
+      CH_EXPECT_EQ(by_placements.dtype(), by_layout.dtype());
+      CH_EXPECT_EQ(Differs(by_placements, FullTensor(by_layout)), "");
+    }
+    CH_EXPECT_EQ(LayoutOf(Empty({5, 3}, mesh, placements)), both);
   });
 }
 
@@ -116,7 +110,7 @@ TEST(DTensorCreation, CountsAcrossRanks) {
           }
         }
       }
-      const Layout rows = Whole(mesh, 2).WithShard(0, 0);
+      const Layout rows = Rows(mesh);
       const Tensor t = Empty({5, 2}, mesh, rows);
       CH_EXPECT_EQ(LayoutOf(t), rows);
       CH_EXPECT_EQ(t.sizes(), (Shape{5, 2}));
@@ -186,7 +180,7 @@ TEST(DTensorDropout, IsThatOfOneDevice) {
 // Each step has other attributes; the cache of plans must not grow with them.
 TEST(DTensorDropout, DrawsAnewEachStep) {
   OnMesh({2}, [](const DeviceMesh& mesh) {
-    const Tensor x = Ones({64}, mesh, Whole(mesh, 1).WithShard(0, 0));
+    const Tensor x = Ones({64}, mesh, Rows(mesh, 1));
     for (uint64_t step : {0, 1, 2}) {
       CH_EXPECT_EQ(
           Differs(Dropout(x, 0.5, 3, step), Dropout(Ones({64}), 0.5, 3, step)),
@@ -196,17 +190,14 @@ TEST(DTensorDropout, DrawsAnewEachStep) {
 }
 
 TEST(DTensorCreationDeathTest, RefusesLayoutsThatDoNotFit) {
-  EXPECT_DEATH(
-      OnMesh({2},
-             [](const DeviceMesh& mesh) { Zeros({4}, mesh, Whole(mesh, 2)); }),
-      "Full of sizes \\[4\\] in the layout \\[R\\] of 2 dims");
+  ExpectDeathOn(
+      {2}, "Full of sizes \\[4\\] in the layout \\[R\\] of 2 dims",
+      [](const DeviceMesh& mesh) { Zeros({4}, mesh, Whole(mesh, 2)); });
 }
 
 TEST(DTensorCreationDeathTest, RefusesANegativeSize) {
-  EXPECT_DEATH(
-      OnMesh({2},
-             [](const DeviceMesh& mesh) { Zeros({-1}, mesh, {Shard(0)}); }),
-      "Full of sizes \\[-1\\]");
+  ExpectDeathOn({2}, "Full of sizes \\[-1\\]",
+                [](const DeviceMesh& mesh) { Zeros({-1}, mesh, {Shard(0)}); });
 }
 
 }  // namespace

@@ -53,6 +53,11 @@ void OnTwoMeshes(int ranks, const MeshOf& before, const MeshOf& after,
   });
 }
 
+CrossMeshEnds Ends(const DeviceMesh& from_mesh, const Layout& from,
+                   const DeviceMesh& to_mesh, const Layout& to, Shape sizes) {
+  return {from_mesh, from, to_mesh, to, std::move(sizes)};
+}
+
 CrossMeshTensor Present(const DeviceMesh& mesh, const Layout& layout,
                         const Tensor& dense, bool requires_grad) {
   if (!mesh.coordinate().has_value()) {
@@ -96,12 +101,8 @@ void CheckAllPairs(int ranks, const MeshOf& before, const MeshOf& after,
               const CrossMeshTensor x =
                   Present(from_mesh, from, dense, /*requires_grad=*/true);
               const int64_t start = AllToAllBytes(world);
-              const CrossMeshTensor y =
-                  RedistributeAcross(x, {.from_mesh = from_mesh,
-                                         .from = from,
-                                         .to_mesh = to_mesh,
-                                         .to = to,
-                                         .sizes = sizes});
+              const CrossMeshTensor y = RedistributeAcross(
+                  x, Ends(from_mesh, from, to_mesh, to, sizes));
               const int64_t received = AllToAllBytes(world) - start;
               {
                 const auto plan = PlanCrossMesh(from, to, sizes, 4);
@@ -193,11 +194,7 @@ TEST(CrossMesh, CountsTheCopyOfExpandedTensors) {
                 }
                 const int64_t before = world.context().copied_bytes();
                 const CrossMeshTensor y =
-                    RedistributeAcross(x, {.from_mesh = from,
-                                           .from = here,
-                                           .to_mesh = to,
-                                           .to = there,
-                                           .sizes = {2, 3}});
+                    RedistributeAcross(x, Ends(from, here, to, there, {2, 3}));
                 CH_EXPECT_EQ(world.context().copied_bytes() - before,
                              world.rank() == 0 ? 24 : 0);
                 if (y.present()) CH_EXPECT_EQ(Differs(y.tensor(), rows), "");
@@ -245,11 +242,8 @@ TEST(CrossMesh, TheGradientOfAGradientIsRight) {
         for (const Layout& from : AllLayouts(from_mesh.layout(), 2, true)) {
           for (const Layout& to : AllLayouts(to_mesh.layout(), 2, true)) {
             const CrossMeshTensor x = Present(from_mesh, from, dense, true);
-            const Tensor y = RedistributeAcross(x, {.from_mesh = from_mesh,
-                                                    .from = from,
-                                                    .to_mesh = to_mesh,
-                                                    .to = to,
-                                                    .sizes = {5, 3}})
+            const Tensor y = RedistributeAcross(
+                                 x, Ends(from_mesh, from, to_mesh, to, {5, 3}))
                                  .tensor();
             ExpectGradientsThrough(x.tensor(), y, dense);
           }
@@ -267,12 +261,9 @@ TEST(CrossMesh, AMissingRankIsAnError) {
         if (world.rank() == 1) return absl::OkStatus();
         const Layout rows =
             Layout::Replicated(from.layout(), 1).WithShard(0, 0);
-        RedistributeAcross(Present(from, rows, Numbers({4}, 1), false),
-                           {.from_mesh = from,
-                            .from = rows,
-                            .to_mesh = to,
-                            .to = Layout::Replicated(to.layout(), 1),
-                            .sizes = {4}});
+        RedistributeAcross(
+            Present(from, rows, Numbers({4}, 1), false),
+            Ends(from, rows, to, Layout::Replicated(to.layout(), 1), {4}));
         return world.context().Synchronize();
       });
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
@@ -285,11 +276,8 @@ TEST(CrossMeshDeathTest, RefusesMismatchedLayouts) {
                     const Layout r = Layout::Replicated(from.layout(), 1);
                     RedistributeAcross(
                         Present(from, r, Numbers({4}, 1), false),
-                        {.from_mesh = from,
-                         .from = r.WithShard(0, 0),
-                         .to_mesh = to,
-                         .to = Layout::Replicated(to.layout(), 1),
-                         .sizes = {4}});
+                        Ends(from, r.WithShard(0, 0), to,
+                             Layout::Replicated(to.layout(), 1), {4}));
                   }),
       "redistribute_across: .* does not match the route from");
   EXPECT_DEATH(
@@ -309,20 +297,17 @@ TEST(CrossMeshDeathTest, RefusesMismatchedLayouts) {
       "RedistributeAcross: each summand of .*P.sum.* has the whole gradient");
   // Nothing is exchanged, so the result is a part of the source.
   EXPECT_DEATH(
-      OnTwoMeshes(
-          2, {{2}, {0, 1}}, {{2}, {1, 0}},
-          [](World&, const DeviceMesh& from, const DeviceMesh& to) {
-            NoGrad no_grad;
-            const Layout r = Layout::Replicated(from.layout(), 1);
-            const CrossMeshTensor y = RedistributeAcross(
-                Present(from, r, Numbers({4}, 1), false),
-                {.from_mesh = from,
-                 .from = r,
-                 .to_mesh = to,
-                 .to = Layout::Replicated(to.layout(), 1).WithShard(0, 0),
-                 .sizes = {4}});
-            MulInPlace(y.tensor(), 2);
-          }),
+      OnTwoMeshes(2, {{2}, {0, 1}}, {{2}, {1, 0}},
+                  [](World&, const DeviceMesh& from, const DeviceMesh& to) {
+                    NoGrad no_grad;
+                    const Layout r = Layout::Replicated(from.layout(), 1);
+                    const CrossMeshTensor y = RedistributeAcross(
+                        Present(from, r, Numbers({4}, 1), false),
+                        Ends(from, r, to,
+                             Layout::Replicated(to.layout(), 1).WithShard(0, 0),
+                             {4}));
+                    MulInPlace(y.tensor(), 2);
+                  }),
       "scale_in_place: .* cannot be written");
 }
 

@@ -21,34 +21,30 @@ namespace crosshatch {
 namespace {
 
 TEST(DTensor, DistributeTensorTakesEachRanksPart) {
-  for (const std::vector<int>& shape :
-       {std::vector<int>{2}, std::vector<int>{3}, std::vector<int>{2, 2}}) {
-    OnMesh(shape, [](const DeviceMesh& mesh) {
-      for (const Shape& sizes :
-           {Shape{}, Shape{5}, Shape{0, 2}, Shape{3, 4}, Shape{1, 2, 5}}) {
-        const Tensor dense = Numbers(sizes, 1);
-        for (const Layout& layout :
-             AllLayouts(mesh.layout(), static_cast<int>(sizes.size()), true)) {
-          const Tensor t = DistributeTensor(dense, mesh, layout);
-          CH_EXPECT_EQ(LayoutOf(t), layout);
-          CH_EXPECT_EQ(MeshOf(t), mesh);
-          CH_EXPECT_EQ(LocalTensor(t).sizes(),
-                       layout.LocalShape(sizes, *mesh.coordinate()));
-          // Memory of its own, of the part's size.
-          CH_EXPECT_EQ(LocalTensor(t).storage()->bytes(),
-                       LocalTensor(t).numel() * 4);
-          CH_EXPECT_EQ(Differs(t, dense), "");
-        }
+  OnMeshes({{2}, {3}, {2, 2}}, [](const DeviceMesh& mesh) {
+    for (const Shape& sizes :
+         {Shape{}, Shape{5}, Shape{0, 2}, Shape{3, 4}, Shape{1, 2, 5}}) {
+      const Tensor dense = Numbers(sizes, 1);
+      for (const Layout& layout :
+           AllLayouts(mesh.layout(), static_cast<int>(sizes.size()), true)) {
+        const Tensor t = DistributeTensor(dense, mesh, layout);
+        CH_EXPECT_EQ(LayoutOf(t), layout);
+        CH_EXPECT_EQ(MeshOf(t), mesh);
+        CH_EXPECT_EQ(LocalTensor(t).sizes(),
+                     layout.LocalShape(sizes, *mesh.coordinate()));
+        // Memory of its own, of the part's size.
+        CH_EXPECT_EQ(LocalTensor(t).storage()->bytes(),
+                     LocalTensor(t).numel() * 4);
+        CH_EXPECT_EQ(Differs(t, dense), "");
       }
-    });
-  }
+    }
+  });
 }
 
 TEST(DTensor, PlacementsAreEnough) {
   OnMesh({2, 3}, [](const DeviceMesh& mesh) {
     const Tensor dense = Numbers({5, 7}, 1);
-    const Layout rows_and_columns =
-        Whole(mesh, 2).WithShard(0, 0).WithShard(1, 1);
+    const Layout rows_and_columns = Rows(mesh).WithShard(1, 1);
     const Tensor t = DistributeTensor(dense, mesh, {Shard(0), Shard(-1)});
     CH_EXPECT_EQ(LayoutOf(t), rows_and_columns);
     CH_EXPECT_EQ(Differs(t, dense), "");
@@ -64,19 +60,18 @@ TEST(DTensor, PlacementsAreEnough) {
 }
 
 TEST(DTensorDeathTest, PlacementsAreOneForEachAxis) {
-  EXPECT_DEATH(OnMesh({2, 1},
-                      [](const DeviceMesh& mesh) {
-                        DistributeTensor(Numbers({4}, 1), mesh, {Shard(0)});
-                      }),
-               " in DistributeTensor by placements \\[S\\(0\\)\\] on mesh");
+  ExpectDeathOn({2, 1},
+                " in DistributeTensor by placements \\[S\\(0\\)\\] on mesh",
+                [](const DeviceMesh& mesh) {
+                  DistributeTensor(Numbers({4}, 1), mesh, {Shard(0)});
+                });
 }
 
 TEST(DTensor, PartsWithoutMemoryStayWithout) {
   OnMesh({2}, [](const DeviceMesh& mesh) {
     Tensor deferred = Deferred({5, 3}, kFloat32, "w");
     deferred.set_requires_grad(true);
-    const Tensor t =
-        DistributeTensor(deferred, mesh, Whole(mesh, 2).WithShard(0, 0));
+    const Tensor t = DistributeTensor(deferred, mesh, Rows(mesh));
     const Tensor local = LocalTensor(t);
     CH_EXPECT_FALSE(local.storage()->attached()) << "storage";
     CH_EXPECT_EQ(local.storage()->owner(), "w");
@@ -208,7 +203,7 @@ TEST(DTensor, BordersAreTwiceDifferentiable) {
 
 TEST(DTensor, LocalTensorsShareMemoryAndHaveNoGraph) {
   OnMesh({2}, [](const DeviceMesh& mesh) {
-    Tensor x = Spread(Numbers({5}, 1), mesh, Whole(mesh, 1).WithShard(0, 0));
+    Tensor x = Spread(Numbers({5}, 1), mesh, Rows(mesh, 1));
     x.set_requires_grad(true);
     const Tensor local = LocalTensor(x);
     CH_EXPECT_FALSE(local.requires_grad());
@@ -222,8 +217,7 @@ TEST(DTensor, LocalTensorsShareMemoryAndHaveNoGraph) {
 TEST(DTensor, ViewsShareMemory) {
   OnMesh({2}, [](const DeviceMesh& mesh) {
     NoGrad no_grad;
-    const Tensor x =
-        Spread(Numbers({4, 6}, 1), mesh, Whole(mesh, 2).WithShard(0, 0));
+    const Tensor x = Spread(Numbers({4, 6}, 1), mesh, Rows(mesh));
     FillInPlace(Slice(Transpose(View(x, {4, 2, 3}), 1, 2), 1, 1, 2), 9);
     const Tensor dense = Numbers({4, 6}, 1);
     FillInPlace(Slice(Transpose(View(dense, {4, 2, 3}), 1, 2), 1, 1, 2), 9);
@@ -232,29 +226,26 @@ TEST(DTensor, ViewsShareMemory) {
 }
 
 TEST(DTensor, InPlaceOpsKeepTheLayout) {
-  for (const std::vector<int>& shape :
-       {std::vector<int>{2}, std::vector<int>{2, 2}}) {
-    OnMesh(shape, [](const DeviceMesh& mesh) {
-      NoGrad no_grad;
-      const Tensor a = Numbers({3, 5}, 1);
-      const Tensor b = Numbers({3, 5}, 2);
-      for (const Layout& to : AllLayouts(mesh.layout(), 2, true)) {
-        for (const Layout& from : AllLayouts(mesh.layout(), 2, true)) {
-          const Tensor dst = Spread(a, mesh, to);
-          AddInPlace(dst, Spread(b, mesh, from), 2);
-          MulInPlace(dst, 3);
-          CH_EXPECT_EQ(LayoutOf(dst), to);
-          const std::string wrong = Differs(dst, Mul(Add(a, b, 2), 3));
-          CH_EXPECT_EQ(wrong, "")
-              << absl::StrCat(to.ToString(), " += ", from.ToString());
-          CopyInPlace(dst, Spread(b, mesh, from));
-          CH_EXPECT_EQ(Differs(dst, b), "");
-          ZeroInPlace(dst);
-          CH_EXPECT_EQ(Differs(dst, ZerosLike(a)), "");
-        }
+  OnMeshes({{2}, {2, 2}}, [](const DeviceMesh& mesh) {
+    NoGrad no_grad;
+    const Tensor a = Numbers({3, 5}, 1);
+    const Tensor b = Numbers({3, 5}, 2);
+    for (const Layout& to : AllLayouts(mesh.layout(), 2, true)) {
+      for (const Layout& from : AllLayouts(mesh.layout(), 2, true)) {
+        const Tensor dst = Spread(a, mesh, to);
+        AddInPlace(dst, Spread(b, mesh, from), 2);
+        MulInPlace(dst, 3);
+        CH_EXPECT_EQ(LayoutOf(dst), to);
+        const std::string wrong = Differs(dst, Mul(Add(a, b, 2), 3));
+        CH_EXPECT_EQ(wrong, "")
+            << absl::StrCat(to.ToString(), " += ", from.ToString());
+        CopyInPlace(dst, Spread(b, mesh, from));
+        CH_EXPECT_EQ(Differs(dst, b), "");
+        ZeroInPlace(dst);
+        CH_EXPECT_EQ(Differs(dst, ZerosLike(a)), "");
       }
-    });
-  }
+    }
+  });
 }
 
 TEST(DTensor, MatMulIntoWritesInTheDestinationsLayout) {
@@ -299,8 +290,8 @@ TEST(DTensorDeathTest, AddsNoProductToPendingFactors) {
     };
   };
   OnMesh({2}, into(/*accumulate=*/false));
-  EXPECT_DEATH(OnMesh({2}, into(/*accumulate=*/true)),
-               "matmul_into.*factors are pending");
+  ExpectDeathOn({2}, "matmul_into.*factors are pending",
+                into(/*accumulate=*/true));
 }
 
 TEST(DTensor, EmbeddingGradIntoWritesInTheDestinationsLayout) {
@@ -356,66 +347,57 @@ TEST(DTensor, ViewsSplitAndMergeDims) {
 }
 
 TEST(DTensorDeathTest, RefusesViewsThatNoLayoutExpresses) {
-  EXPECT_DEATH(OnMesh({2},
-                      [](const DeviceMesh& mesh) {
-                        const Tensor x = Spread(Numbers({2, 10}, 1), mesh,
-                                                Whole(mesh, 2).WithShard(0, 1));
-                        View(x, {2, 5, 2});
-                      }),
-               "view\\(f32\\[2, 10\\]\\|\\[S\\(1\\)\\]\\): no layout");
-  EXPECT_DEATH(OnMesh({2},
-                      [](const DeviceMesh& mesh) {
-                        const Tensor x = Spread(Numbers({3, 4}, 1), mesh,
-                                                Whole(mesh, 2).WithShard(0, 1));
-                        View(x, {12});
-                      }),
-               "view.*no layout");
+  ExpectDeathOn({2}, "view\\(f32\\[2, 10\\]\\|\\[S\\(1\\)\\]\\): no layout",
+                [](const DeviceMesh& mesh) {
+                  const Tensor x = Spread(Numbers({2, 10}, 1), mesh,
+                                          Whole(mesh, 2).WithShard(0, 1));
+                  View(x, {2, 5, 2});
+                });
+  ExpectDeathOn({2}, "view.*no layout", [](const DeviceMesh& mesh) {
+    const Tensor x =
+        Spread(Numbers({3, 4}, 1), mesh, Whole(mesh, 2).WithShard(0, 1));
+    View(x, {12});
+  });
 }
 
 TEST(DTensorDeathTest, RefusesPlainTensorsAmongDistributedOnes) {
-  EXPECT_DEATH(OnMesh({2},
-                      [](const DeviceMesh& mesh) {
-                        Add(Spread(Numbers({4}, 1), mesh, Whole(mesh, 1)),
-                            Ones({4}));
-                      }),
-               "add\\(f32\\[4\\]\\|\\[R\\], f32\\[4\\] plain\\): input 1 is a "
-               "plain tensor");
-  EXPECT_DEATH(OnMesh({2},
-                      [](const DeviceMesh& mesh) {
-                        Tensor factor = Full({}, 2);
-                        factor.set_requires_grad(true);
-                        Mul(Spread(Numbers({4}, 1), mesh, Whole(mesh, 1)),
-                            factor);
-                      }),
-               "mul: input 1, a plain tensor .* requires a gradient");
+  ExpectDeathOn({2},
+                "add\\(f32\\[4\\]\\|\\[R\\], f32\\[4\\] plain\\): input 1 is a "
+                "plain tensor",
+                [](const DeviceMesh& mesh) {
+                  Add(Spread(Numbers({4}, 1), mesh, Whole(mesh, 1)), Ones({4}));
+                });
+  ExpectDeathOn({2}, "mul: input 1, a plain tensor .* requires a gradient",
+                [](const DeviceMesh& mesh) {
+                  Tensor factor = Full({}, 2);
+                  factor.set_requires_grad(true);
+                  Mul(Spread(Numbers({4}, 1), mesh, Whole(mesh, 1)), factor);
+                });
 }
 
 // A replicated leaf that a sharded op used a part of: its gradient has to be
 // gathered.
 TEST(DTensorDeathTest, GradientsThatMustBeRedistributedAreImplicit) {
-  EXPECT_DEATH(
-      OnMesh({2},
-             [](const DeviceMesh& mesh) {
-               Tensor x = Spread(Numbers({4}, 1), mesh, Whole(mesh, 1));
-               x.set_requires_grad(true);
-               const ForbidImplicitRedistribution forbid;
-               Backward(Sum(Mul(x, Spread(Numbers({4}, 2), mesh,
-                                          Whole(mesh, 1).WithShard(0, 0)))))
-                   .IgnoreError();
-             }),
+  ExpectDeathOn(
+      {2},
       "backward, gradient for the leaf f32\\[4\\].*: an input would be "
-      "redistributed.*all_gather");
+      "redistributed.*all_gather",
+      [](const DeviceMesh& mesh) {
+        Tensor x = Spread(Numbers({4}, 1), mesh, Whole(mesh, 1));
+        x.set_requires_grad(true);
+        const ForbidImplicitRedistribution forbid;
+        Backward(Sum(Mul(x, Spread(Numbers({4}, 2), mesh, Rows(mesh, 1)))))
+            .IgnoreError();
+      });
 }
 
 TEST(DTensorDeathTest, RefusesToWriteToAViewThatWasCopied) {
-  EXPECT_DEATH(OnMesh({2},
-                      [](const DeviceMesh& mesh) {
-                        NoGrad no_grad;
-                        const Tensor x = Spread(Numbers({4}, 1), mesh,
-                                                Whole(mesh, 1).WithShard(0, 0));
-                        FillInPlace(Slice(x, 0, 1, 3), 5);
-                      }),
-               "fill_in_place: .* cannot be written");
+  ExpectDeathOn({2}, "fill_in_place: .* cannot be written",
+                [](const DeviceMesh& mesh) {
+                  NoGrad no_grad;
+                  const Tensor x = Spread(Numbers({4}, 1), mesh, Rows(mesh, 1));
+                  FillInPlace(Slice(x, 0, 1, 3), 5);
+                });
 }
 
 // A slice of a replicated tensor is a part of this rank's copy.
@@ -423,14 +405,13 @@ TEST(DTensorDeathTest, RefusesToWriteToAPartOfAReplica) {
   for (const auto& to :
        {+[](const Layout& r) { return r.WithShard(0, 0); },
         +[](const Layout& r) { return r.WithPartial(0, ReduceOp::kAvg); }}) {
-    EXPECT_DEATH(OnMesh({2},
-                        [to](const DeviceMesh& mesh) {
-                          NoGrad no_grad;
-                          const Tensor x =
-                              Spread(Numbers({4}, 1), mesh, Whole(mesh, 1));
-                          MulInPlace(Redistribute(x, to(LayoutOf(x))), 2);
-                        }),
-                 "scale_in_place: .* cannot be written.*Clone it");
+    ExpectDeathOn({2}, "scale_in_place: .* cannot be written.*Clone it",
+                  [to](const DeviceMesh& mesh) {
+                    NoGrad no_grad;
+                    const Tensor x =
+                        Spread(Numbers({4}, 1), mesh, Whole(mesh, 1));
+                    MulInPlace(Redistribute(x, to(LayoutOf(x))), 2);
+                  });
   }
 }
 
@@ -496,55 +477,48 @@ TEST(DTensorDeathTest, RefusesImpossibleGradientLayouts) {
       FromLocal(local, mesh, r.WithPartial(0, c.tensor), {4},
                 c.grad.has_value() ? r.WithPartial(0, *c.grad) : r);
     };
-    EXPECT_DEATH(OnMesh({2}, from_local),
-                 absl::StrCat("from_local: .*", c.error));
+    ExpectDeathOn({2}, absl::StrCat("from_local: .*", c.error), from_local);
     const auto to_local = [&c](const DeviceMesh& mesh) {
       const Layout r = Whole(mesh, 1);
       Tensor t = Spread(Ones({4}), mesh, r.WithPartial(0, c.tensor));
       t.set_requires_grad(true);
       ToLocal(t, c.grad.has_value() ? r.WithPartial(0, *c.grad) : r);
     };
-    EXPECT_DEATH(OnMesh({2}, to_local), absl::StrCat("to_local: .*", c.error));
+    ExpectDeathOn({2}, absl::StrCat("to_local: .*", c.error), to_local);
   }
   for (const auto& grad :
        {+[](const Layout& r) { return r.WithShard(0, 0); },
         +[](const Layout& r) { return r.WithPartial(0, ReduceOp::kAvg); }}) {
-    EXPECT_DEATH(OnMesh({2},
-                        [grad](const DeviceMesh& mesh) {
-                          const Layout r = Whole(mesh, 1);
-                          Tensor t = Spread(Ones({4}), mesh, r.WithShard(0, 0));
-                          t.set_requires_grad(true);
-                          FullTensor(t, grad(r));
-                        }),
-                 "to_local: .*(must be split|gradients add up)");
+    ExpectDeathOn({2}, "to_local: .*(must be split|gradients add up)",
+                  [grad](const DeviceMesh& mesh) {
+                    const Layout r = Whole(mesh, 1);
+                    Tensor t = Spread(Ones({4}), mesh, r.WithShard(0, 0));
+                    t.set_requires_grad(true);
+                    FullTensor(t, grad(r));
+                  });
   }
 }
 
 TEST(DTensorDeathTest, FromLocalChecksTheLayoutBeforeItExchangesSizes) {
-  EXPECT_DEATH(OnMesh({2},
-                      [](const DeviceMesh& mesh) {
-                        FromLocal(Ones({4}), mesh,
-                                  Whole(mesh, 2).WithShard(0, 1),
-                                  Whole(mesh, 2));
-                      }),
-               "FromLocal of f32\\[4\\].* as \\[S\\(1\\)\\]");
-  EXPECT_DEATH(
-      OnMesh({2, 2},
-             [](const DeviceMesh& mesh) {
-               const auto a = mesh.Slice("a");
-               FromLocal(Ones({4}), *a, Whole(mesh, 1).WithShard(1, 0),
-                         Whole(mesh, 1));
-             }),
-      "FromLocal: the layout \\[R,S\\(0\\)\\] is on mesh\\(a=2, b=2\\)");
+  ExpectDeathOn({2}, "FromLocal of f32\\[4\\].* as \\[S\\(1\\)\\]",
+                [](const DeviceMesh& mesh) {
+                  FromLocal(Ones({4}), mesh, Whole(mesh, 2).WithShard(0, 1),
+                            Whole(mesh, 2));
+                });
+  ExpectDeathOn(
+      {2, 2}, "FromLocal: the layout \\[R,S\\(0\\)\\] is on mesh\\(a=2, b=2\\)",
+      [](const DeviceMesh& mesh) {
+        const auto a = mesh.Slice("a");
+        FromLocal(Ones({4}), *a, Whole(mesh, 1).WithShard(1, 0),
+                  Whole(mesh, 1));
+      });
 }
 
 TEST(DTensorDeathTest, RefusesShardsOfAnotherShape) {
-  EXPECT_DEATH(OnMesh({2},
-                      [](const DeviceMesh& mesh) {
-                        MakeDTensor(Ones({3}), mesh,
-                                    Whole(mesh, 1).WithShard(0, 0), {4});
-                      }),
-               "the shard of \\[4\\] by \\[S\\(0\\)\\]");
+  ExpectDeathOn({2}, "the shard of \\[4\\] by \\[S\\(0\\)\\]",
+                [](const DeviceMesh& mesh) {
+                  MakeDTensor(Ones({3}), mesh, Rows(mesh, 1), {4});
+                });
 }
 
 TEST(DTensor, RunsDry) {

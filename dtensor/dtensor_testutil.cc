@@ -18,6 +18,7 @@
 #include "crosshatch/tensor/ops/saving_node.h"
 #include "crosshatch/tensor/rank_context.h"
 #include "crosshatch/testing/expect.h"
+#include "gtest/gtest.h"
 
 namespace crosshatch {
 namespace {
@@ -49,6 +50,14 @@ class WithGradientInOp final : public WholeOp {
 
 Layout Whole(const DeviceMesh& mesh, int ndim) {
   return Layout::Replicated(mesh.layout(), ndim);
+}
+
+Layout Rows(const DeviceMesh& mesh, int ndim) {
+  return Whole(mesh, ndim).WithShard(0, 0);
+}
+
+Layout Sums(const DeviceMesh& mesh, int ndim) {
+  return Whole(mesh, ndim).WithPartial(0, ReduceOp::kSum);
 }
 
 Tensor Numbers(ShapeView sizes, int seed, DType dtype) {
@@ -152,6 +161,22 @@ void ExpectGradientsThrough(const Tensor& x, const Tensor& y,
   CH_EXPECT_EQ(Differs(first[0], Mul(Mul(dense, dense), 3)), "");
   const TensorList second = Gradients(Sum(first[0]), inputs).value();
   CH_EXPECT_EQ(Differs(second[0], Mul(dense, 6)), "");
+}
+
+int64_t BytesReceived(World& world) {
+  int64_t bytes = 0;
+  for (const auto& group : world.groups()) {
+    for (const auto& count : group->stats().by_kind) bytes += count.bytes;
+  }
+  return bytes;
+}
+
+void ExpectDeathOn(const MeshAxes& axes, const std::string& message,
+                   const std::function<void(const DeviceMesh&)>& body,
+                   const std::source_location& where) {
+  const testing::ScopedTrace trace(where.file_name(),
+                                   static_cast<int>(where.line()), message);
+  EXPECT_DEATH(OnMesh(axes, body), message);
 }
 
 }  // namespace crosshatch

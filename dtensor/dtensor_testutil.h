@@ -6,16 +6,26 @@
 /// Makes distributed tensors in any layout from dense ones for tests, and
 /// compares them with dense ones.
 
+#include <functional>
+#include <initializer_list>
+#include <source_location>
 #include <string>
+#include <vector>
 
+#include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/layout/layout.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/tensor/tensor.h"
+#include "crosshatch/testing/ranks.h"
 
 namespace crosshatch {
 
 /// Returns the layout of `ndim` dims that replicates.
 Layout Whole(const DeviceMesh& mesh, int ndim);
+/// Returns the layout that splits dim 0 by axis 0.
+Layout Rows(const DeviceMesh& mesh, int ndim = 2);
+/// Returns the layout of pending sums along axis 0.
+Layout Sums(const DeviceMesh& mesh, int ndim = 2);
 
 /// Returns small whole numbers, different for different seeds. Sums of products
 /// of them are exact.
@@ -45,6 +55,24 @@ std::string Differs(const Tensor& actual, const Tensor& dense,
 /// tensor of both.
 void ExpectGradientsThrough(const Tensor& x, const Tensor& y,
                             const Tensor& dense);
+
+/// Returns the bytes that this rank has received so far.
+int64_t BytesReceived(World& world);
+
+/// Expects that `body` on the ranks of a mesh fails a check that matches
+/// `message`.
+void ExpectDeathOn(
+    const MeshAxes& axes, const std::string& message,
+    const std::function<void(const DeviceMesh&)>& body,
+    const std::source_location& where = std::source_location::current());
+
+/// Runs `body` on meshes of these shapes, one after another.
+template <typename Body>
+void OnMeshes(
+    std::initializer_list<std::vector<int>> shapes, const Body& body,
+    const std::source_location& where = std::source_location::current()) {
+  for (const std::vector<int>& shape : shapes) OnMesh(shape, body, {}, where);
+}
 
 }  // namespace crosshatch
 

@@ -54,79 +54,63 @@ Product Differentiated(const Tensor& y, const Tensor& x, const Tensor& w) {
   return {y, x.grad(), w.grad()};
 }
 
-// x [rows, 5] w [5, 4]: rows split in every way (including uneven and empty
-// parts), w on every rank, which has a summand of its gradient.
+// Returns `whole` with `dim` split by all axes.
+Layout Split(Layout whole, int dim) {
+  for (int axis = 0; axis < whole.mesh().ndim(); ++axis) {
+    whole = whole.WithShard(axis, dim);
+  }
+  return whole;
+}
+
+// x [rows, inner] w [inner, 4] by `spec`, from every layout of x.
+void CheckProduct(const DeviceMesh& mesh, const Tensor& x, const Tensor& w,
+                  const LocalMapSpec& spec) {
+  const auto leaf = [](const Tensor& t) {
+    return t.Detach().set_requires_grad(true);
+  };
+  const Tensor dense_x = leaf(x);
+  const Tensor dense_w = leaf(w);
+  const Product expected =
+      Differentiated(MatMul(dense_x, dense_w), dense_x, dense_w);
+  for (const Layout& from : AllLayouts(mesh.layout(), 2, true)) {
+    const Tensor spread_x = leaf(Spread(x, mesh, from));
+    const Tensor spread_w = leaf(Spread(w, mesh, *spec.inputs[1].layout));
+    const auto y = LocalMap(LocalMatMul, {spread_x, spread_w}, mesh, spec);
+    CH_EXPECT_OK(y);
+    if (!y.ok()) return;
+    CH_EXPECT_EQ(LayoutOf((*y)[0]), spec.outputs[0].layout);
+    const Product actual = Differentiated((*y)[0], spread_x, spread_w);
+    CH_EXPECT_EQ(Differs(actual.value, expected.value), "");
+    CH_EXPECT_EQ(Differs(actual.grad_x, expected.grad_x), "");
+    CH_EXPECT_EQ(Differs(actual.grad_w, expected.grad_w), "");
+  }
+}
+
+// Rows are split in every way (including uneven and empty parts). Each rank has
+// all of w and a summand of its gradient.
 TEST(LocalMap, SplitsRows) {
-  for (const std::vector<int>& shape :
-       {std::vector<int>{2}, std::vector<int>{3}, std::vector<int>{2, 2}}) {
-    for (const int64_t rows : {0, 1, 2, 5, 7}) {
-      OnMesh(shape, [&](const DeviceMesh& mesh) {
-        Tensor dense_x = Numbers({rows, 5}, 1);
-        Tensor dense_w = Numbers({5, 4}, 2);
-        dense_x.set_requires_grad(true);
-        dense_w.set_requires_grad(true);
-        const Product expected =
-            Differentiated(MatMul(dense_x, dense_w), dense_x, dense_w);
-        for (const Layout& from : AllLayouts(mesh.layout(), 2, true)) {
-          Layout split = Whole(mesh, 2);
-          for (int axis = 0; axis < mesh.ndim(); ++axis) {
-            split = split.WithShard(axis, 0);
-          }
-          Tensor x = Spread(dense_x, mesh, from);
-          Tensor w = Spread(dense_w, mesh, Whole(mesh, 2));
-          x.set_requires_grad(true);
-          w.set_requires_grad(true);
-          const auto y = LocalMap(
-              LocalMatMul, {x, w}, mesh,
-              {.inputs = {{split, split}, {Whole(mesh, 2), AllSums(mesh, 2)}},
-               .outputs = {{split, {rows, 4}, split}},
-               .redistribute_inputs = true});
-          CH_EXPECT_OK(y);
-          if (!y.ok()) return;
-          CH_EXPECT_EQ(LayoutOf((*y)[0]), split);
-          const Product actual = Differentiated((*y)[0], x, w);
-          CH_EXPECT_EQ(Differs(actual.value, expected.value), "");
-          CH_EXPECT_EQ(Differs(actual.grad_x, expected.grad_x), "");
-          CH_EXPECT_EQ(Differs(actual.grad_w, expected.grad_w), "");
-        }
-      });
-    }
+  for (const int64_t rows : {0, 1, 2, 5, 7}) {
+    OnMeshes({{2}, {3}, {2, 2}}, [&](const DeviceMesh& mesh) {
+      const Layout split = Split(Whole(mesh, 2), 0);
+      CheckProduct(
+          mesh, Numbers({rows, 5}, 1), Numbers({5, 4}, 2),
+          {.inputs = {{split, split}, {Whole(mesh, 2), AllSums(mesh, 2)}},
+           .outputs = {{split, {rows, 4}, split}},
+           .redistribute_inputs = true});
+    });
   }
 }
 
 // The inner dim split: outputs are summands.
 TEST(LocalMap, GivesSummands) {
-  for (const std::vector<int>& shape :
-       {std::vector<int>{2}, std::vector<int>{4}, std::vector<int>{2, 2}}) {
-    OnMesh(shape, [&](const DeviceMesh& mesh) {
-      Tensor dense_x = Numbers({2, 3}, 1);
-      Tensor dense_w = Numbers({3, 4}, 2);
-      dense_x.set_requires_grad(true);
-      dense_w.set_requires_grad(true);
-      const Product expected =
-          Differentiated(MatMul(dense_x, dense_w), dense_x, dense_w);
-      Layout columns = Whole(mesh, 2);
-      Layout rows = Whole(mesh, 2);
-      for (int axis = 0; axis < mesh.ndim(); ++axis) {
-        columns = columns.WithShard(axis, 1);
-        rows = rows.WithShard(axis, 0);
-      }
-      Tensor x = Spread(dense_x, mesh, columns);
-      Tensor w = Spread(dense_w, mesh, rows);
-      x.set_requires_grad(true);
-      w.set_requires_grad(true);
-      const auto y =
-          LocalMap(LocalMatMul, {x, w}, mesh,
-                   {.inputs = {{columns, columns}, {rows, rows}},
-                    .outputs = {{AllSums(mesh, 2), {2, 4}, Whole(mesh, 2)}}});
-      CH_EXPECT_OK(y);
-      if (!y.ok()) return;
-      const Product actual = Differentiated((*y)[0], x, w);
-      CH_EXPECT_EQ(Differs(actual.value, expected.value), "");
-      CH_EXPECT_EQ(Differs(actual.grad_x, expected.grad_x), "");
-      CH_EXPECT_EQ(Differs(actual.grad_w, expected.grad_w), "");
-    });
-  }
+  OnMeshes({{2}, {4}, {2, 2}}, [](const DeviceMesh& mesh) {
+    const Layout columns = Split(Whole(mesh, 2), 1);
+    const Layout rows = Split(Whole(mesh, 2), 0);
+    CheckProduct(mesh, Numbers({2, 3}, 1), Numbers({3, 4}, 2),
+                 {.inputs = {{columns, columns}, {rows, rows}},
+                  .outputs = {{AllSums(mesh, 2), {2, 4}, Whole(mesh, 2)}},
+                  .redistribute_inputs = true});
+  });
 }
 
 // If all ranks compute the same, each has the whole gradient; declared as
@@ -176,7 +160,7 @@ TEST(LocalMap, TakesPlainTensorsAndNoGradients) {
 // declared.
 TEST(LocalMap, KeepsOtherAxes) {
   OnMesh({2, 2}, [](const DeviceMesh& mesh) {
-    const Layout rows = Whole(mesh, 2).WithShard(0, 0);
+    const Layout rows = Rows(mesh);
     Tensor x = Spread(Numbers({3, 4}, 1), mesh, rows);
     x.set_requires_grad(true);
     const auto y = LocalMap(
@@ -248,7 +232,7 @@ TEST(LocalMap, RefusesWrongDeclarations) {
 TEST(LocalMap, IsAnErrorOnARankOffTheMesh) {
   RunRanks(3, [](World& world) {
     const auto mesh = InitDeviceMesh(world, {{"a", 2}});
-    const Layout rows = Whole(*mesh, 1).WithShard(0, 0);
+    const Layout rows = Rows(*mesh, 1);
     const auto y =
         LocalMap([](TensorSpan t) -> TensorList { return {Mul(t[0], 2)}; },
                  {Ones({2})}, *mesh, {{{}}, {{rows, {4}}}});
@@ -265,19 +249,17 @@ TEST(LocalMap, IsAnErrorOnARankOffTheMesh) {
 }
 
 TEST(LocalMapDeathTest, RefusesOutputsOfAnotherShape) {
-  EXPECT_DEATH(
-      OnMesh({2},
-             [](const DeviceMesh& mesh) {
-               const Layout rows = Whole(mesh, 1).WithShard(0, 0);
-               const auto y = LocalMap(
-                   [](TensorSpan t) -> TensorList {
-                     return {Slice(t[0], 0, 0, 1)};
-                   },
-                   {Spread(Numbers({5}, 1), mesh, rows)}, mesh,
-                   {{{rows}}, {{rows, {5}}}});
-             }),
+  ExpectDeathOn(
+      {2},
       "LocalMap: output 0: the function gave f32\\[1\\].* the shard of \\[5\\] "
-      "by \\[S\\(0\\)\\] here is");
+      "by \\[S\\(0\\)\\] here is",
+      [](const DeviceMesh& mesh) {
+        const Layout rows = Rows(mesh, 1);
+        const auto y = LocalMap(
+            [](TensorSpan t) -> TensorList { return {Slice(t[0], 0, 0, 1)}; },
+            {Spread(Numbers({5}, 1), mesh, rows)}, mesh,
+            {{{rows}}, {{rows, {5}}}});
+      });
 }
 
 }  // namespace

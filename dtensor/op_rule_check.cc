@@ -218,8 +218,13 @@ void CheckCase(const RuleCase& c, bool twice, size_t most,
   // Averages over three ranks are rounded.
   const bool averages = std::count(tried.reductions.begin(),
                                    tried.reductions.end(), ReduceOp::kAvg) != 0;
-  const double tolerance =
-      averages ? std::max(c.tolerance, kRounding) : c.tolerance;
+  const bool rounds =
+      std::any_of(c.inputs.begin(), c.inputs.end(), [](const CaseInput& input) {
+        return input.kind == CaseInput::kFraction ||
+               input.kind == CaseInput::kPositive;
+      });
+  double tolerance = c.tolerance.value_or(rounds ? kRounding : 0);
+  if (averages) tolerance = std::max(tolerance, kRounding);
   const Combinations combinations(c, std::move(layouts));
   const size_t count = std::min(most, combinations.size());
   const size_t stride = combinations.StrideFor(most);

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
@@ -38,6 +39,9 @@ struct CaseInput {
   bool sums = true;
 };
 
+/// A tolerance for results that are rounded.
+inline constexpr double kRounding = 2e-5;
+
 /// A call of an op.
 struct RuleCase {
   const char* name;
@@ -45,16 +49,14 @@ struct RuleCase {
   /// Calls the op. If the result requires a gradient, the gradients of all
   /// inputs but ids are compared, too.
   std::function<Tensor(TensorSpan)> run = nullptr;
-  /// Elements may differ by this times the larger of 1 and their magnitude. 0
-  /// if all arithmetic is on small whole numbers.
-  double tolerance = 0;
   /// Returns whether the op accepts inputs in these layouts; null if it accepts
   /// all. Other tests cover what it rejects.
   std::function<bool(absl::Span<const Layout>)> takes = nullptr;
+  /// Elements may differ by this times the larger of 1 and their magnitude. By
+  /// default kRounding if an input is kFraction or kPositive, otherwise 0,
+  /// because all arithmetic is on small whole numbers.
+  std::optional<double> tolerance = std::nullopt;
 };
-
-/// A tolerance for results that are rounded.
-inline constexpr double kRounding = 2e-5;
 
 struct RuleFamily {
   const char* name;

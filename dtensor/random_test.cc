@@ -26,21 +26,18 @@ TEST(Random, IsTheSameOnEveryMeshAndLayout) {
     FillUniform(uniform, 3, "w", -1, 2, 8);
     const std::vector<float> normals = normal.ToVector<float>();
     const std::vector<float> uniforms = uniform.ToVector<float>();
-    for (const std::vector<int>& shape :
-         {std::vector<int>{1}, std::vector<int>{3}, std::vector<int>{2, 2}}) {
-      OnMesh(shape, [&](const DeviceMesh& mesh) {
-        const auto dense = [&](const std::vector<float>& values) {
-          return ToDType(FromValues<float>({5, 7}, values), dtype);
-        };
-        for (const Layout& layout : AllLayouts(mesh.layout(), 2, false)) {
-          const Tensor t = DistributeTensor(Zeros({5, 7}, dtype), mesh, layout);
-          FillNormal(t, 3, "w", 1, 0.5);
-          CH_EXPECT_EQ(Differs(t, dense(normals)), "");
-          FillUniform(t, 3, "w", -1, 2, 8);
-          CH_EXPECT_EQ(Differs(t, dense(uniforms)), "");
-        }
-      });
-    }
+    OnMeshes({{1}, {3}, {2, 2}}, [&](const DeviceMesh& mesh) {
+      const auto dense = [&](const std::vector<float>& values) {
+        return ToDType(FromValues<float>({5, 7}, values), dtype);
+      };
+      for (const Layout& layout : AllLayouts(mesh.layout(), 2, false)) {
+        const Tensor t = DistributeTensor(Zeros({5, 7}, dtype), mesh, layout);
+        FillNormal(t, 3, "w", 1, 0.5);
+        CH_EXPECT_EQ(Differs(t, dense(normals)), "");
+        FillUniform(t, 3, "w", -1, 2, 8);
+        CH_EXPECT_EQ(Differs(t, dense(uniforms)), "");
+      }
+    });
   }
 }
 
@@ -91,14 +88,9 @@ TEST(Random, HasTheMomentsAskedFor) {
 }
 
 TEST(RandomDeathTest, RefusesPendingSums) {
-  EXPECT_DEATH(OnMesh({2},
-                      [](const DeviceMesh& mesh) {
-                        FillNormal(Spread(Zeros({2}), mesh,
-                                          Layout::Replicated(mesh.layout(), 1)
-                                              .WithPartial(0, ReduceOp::kSum)),
-                                   1, "w");
-                      }),
-               "reductions are pending");
+  ExpectDeathOn({2}, "reductions are pending", [](const DeviceMesh& mesh) {
+    FillNormal(Spread(Zeros({2}), mesh, Sums(mesh, 1)), 1, "w");
+  });
 }
 
 }  // namespace

@@ -76,7 +76,7 @@ TEST(AsyncRedistribute, TheFirstUseWaits) {
 TEST(AsyncRedistribute, AnUnusedResultIsHarmless) {
   OnAdversarialMeshes({2}, [](const DeviceMesh& mesh) {
     const Shape sizes = {64, 3};
-    const Layout r = Layout::Replicated(mesh.layout(), 2);
+    const Layout r = Whole(mesh, 2);
     const Layout rows = r.WithShard(0, 0);
     const Layout sums = r.WithPartial(0, ReduceOp::kSum);
     for (int i = 0; i < 8; ++i) {
@@ -107,7 +107,7 @@ TEST(AsyncRedistribute, AnUnusedResultIsHarmless) {
 TEST(AsyncRedistribute, EveryStreamThatUsesItWaits) {
   OnAdversarialMeshes({2}, [](const DeviceMesh& mesh) {
     RankContext& context = mesh.world().context();
-    const Layout r = Layout::Replicated(mesh.layout(), 1);
+    const Layout r = Whole(mesh, 1);
     const Tensor dense = Numbers({257}, 2);
     const Tensor y =
         Redistribute(Spread(dense, mesh, r.WithShard(0, 0)), r, kAsync);
@@ -125,7 +125,7 @@ TEST(AsyncRedistribute, EveryStreamThatUsesItWaits) {
 
 TEST(AsyncRedistribute, TheSourceIsReadAfterItWasWritten) {
   OnAdversarialMeshes({2}, [](const DeviceMesh& mesh) {
-    const Layout r = Layout::Replicated(mesh.layout(), 2);
+    const Layout r = Whole(mesh, 2);
     for (int i = 0; i < 8; ++i) {
       const Tensor row = Numbers({1, 3}, i);
       const Tensor rows = Expand(Mul(row, 2), {4, 3});
@@ -139,7 +139,7 @@ TEST(AsyncRedistribute, TheSourceIsReadAfterItWasWritten) {
 
 TEST(AsyncRedistribute, SeveralAreInFlightAtATime) {
   OnAdversarialMeshes({2, 2}, [](const DeviceMesh& mesh) {
-    const Layout r = Layout::Replicated(mesh.layout(), 1);
+    const Layout r = Whole(mesh, 1);
     std::vector<Tensor> results;
     for (int i = 0; i < 6; ++i) {
       const Layout from = i % 2 == 0 ? r.WithShard(i / 2 % 2, 0)
@@ -172,7 +172,7 @@ TEST(RedistributeDTypes, MovesInTheDTypesGiven) {
     // 8 bits of a bfloat16 hold 256, not 257.
     const Tensor dense = FromValues<float>({4}, {256, 257, -1, 259});
     const Tensor rounded = ToDType(ToDType(dense, DType::kBFloat16), kFloat32);
-    const Layout r = Layout::Replicated(mesh.layout(), 1);
+    const Layout r = Whole(mesh, 1);
     const Layout rows = r.WithShard(0, 0);
 
     Tensor x = Spread(dense, mesh, rows);

@@ -27,14 +27,6 @@
 namespace crosshatch {
 namespace {
 
-int64_t BytesReceived(World& world) {
-  int64_t bytes = 0;
-  for (const auto& group : world.groups()) {
-    for (const auto& count : group->stats().by_kind) bytes += count.bytes;
-  }
-  return bytes;
-}
-
 std::string PairName(const Layout& from, const Layout& to, ShapeView sizes) {
   return absl::StrCat(ToString(sizes), " ", from.ToString(), " -> ",
                       to.ToString());
@@ -110,7 +102,7 @@ TEST(Redistribute, KeepsUnitsTogether) {
   OnMesh({2, 2}, [](const DeviceMesh& mesh) {
     const Shape sizes = {10, 3};
     const Tensor dense = Numbers(sizes, 3);
-    const Layout r = Layout::Replicated(mesh.layout(), 2);
+    const Layout r = Whole(mesh, 2);
     const std::vector<Layout> layouts = {
         r,
         r.WithDim(0, {.axes = {1}, .unit = 4}),
@@ -133,7 +125,7 @@ TEST(Redistribute, KeepsUnitsTogether) {
 TEST(Redistribute, DoesAllReductions) {
   OnMesh({3}, [](const DeviceMesh& mesh) {
     const Shape sizes = {5, 2};
-    const Layout r = Layout::Replicated(mesh.layout(), 2);
+    const Layout r = Whole(mesh, 2);
     const float mine = static_cast<float>(*mesh.index(0)) + 2;
     const std::pair<ReduceOp, double> cases[] = {
         {ReduceOp::kSum, 9},      {ReduceOp::kAvg, 3}, {ReduceOp::kMin, 2},
@@ -158,7 +150,7 @@ TEST(Redistribute, DoesAllReductions) {
 
 TEST(Redistribute, SumsAndAveragesOverTwoAxesAtOnce) {
   OnMesh({2, 3}, [](const DeviceMesh& mesh) {
-    const Layout r = Layout::Replicated(mesh.layout(), 1);
+    const Layout r = Whole(mesh, 1);
     const Layout partial =
         r.WithPartial(0, ReduceOp::kSum).WithPartial(1, ReduceOp::kAvg);
     // Rank (i, j) holds i + 3 j: the sum over i of the averages over j.
@@ -172,7 +164,7 @@ TEST(Redistribute, SumsAndAveragesOverTwoAxesAtOnce) {
 
 TEST(Redistribute, ReadsAndWritesStridedShards) {
   OnMesh({2}, [](const DeviceMesh& mesh) {
-    const Layout r = Layout::Replicated(mesh.layout(), 2);
+    const Layout r = Whole(mesh, 2);
     const Tensor dense = Numbers({6, 8}, 4);
     // A slice of columns is a view with strides.
     const Tensor columns =
@@ -186,7 +178,7 @@ TEST(Redistribute, ReadsAndWritesStridedShards) {
 
 TEST(Redistribute, IsTheTensorItselfWhereNothingChanges) {
   OnMesh({2}, [](const DeviceMesh& mesh) {
-    const Layout rows = Layout::Replicated(mesh.layout(), 1).WithShard(0, 0);
+    const Layout rows = Rows(mesh, 1);
     const Tensor x = Spread(Numbers({5}, 1), mesh, rows);
     CH_EXPECT_TRUE(Redistribute(x, rows).SameAs(x));
     // Units with the same shards: another layout of the same memory.
@@ -247,7 +239,7 @@ constexpr int64_t kWhole = 64 * 64;
 TEST(Redistribute, KeepsToABoundOnMemory) {
   OnMesh({2, 2}, [](const DeviceMesh& mesh) {
     const Tensor dense = Numbers({64, 64}, 1);
-    const Layout r = Layout::Replicated(mesh.layout(), 2);
+    const Layout r = Whole(mesh, 2);
     const Layout sums =
         r.WithPartial(0, ReduceOp::kSum).WithPartial(1, ReduceOp::kSum);
     const Tensor x = Spread(dense, mesh, sums);
@@ -284,7 +276,7 @@ TEST(Redistribute, ABoundThatNoPlanKeepsToIsAnErrorOnEveryRank) {
       StatusOfRanks(4, [&](World& world) -> absl::Status {
         CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
                             InitDeviceMesh(world, {{"a", 4}}));
-        const Layout r = Layout::Replicated(mesh.layout(), 1);
+        const Layout r = Whole(mesh, 1);
         const Tensor x = Spread(Ones({8}), mesh, r.WithShard(0, 0));
         // 2 elements are here already, and 8 are to come.
         const Tensor y = Redistribute(x, r, {.max_elements = 9});
@@ -302,7 +294,7 @@ TEST(Redistribute, ABoundThatNoPlanKeepsToIsAnErrorOnEveryRank) {
 TEST(Redistribute, WeighsByTheCallersModelForwardAndBack) {
   OnMesh({2, 2}, [](const DeviceMesh& mesh) {
     const Tensor dense = Numbers({16, 3}, 1);
-    const Layout r = Layout::Replicated(mesh.layout(), 2);
+    const Layout r = Whole(mesh, 2);
     const Layout rows = r.WithShard(0, 0).WithShard(1, 0);
     Tensor x = Spread(dense, mesh, rows);
     x.set_requires_grad(true);
@@ -343,7 +335,7 @@ TEST(Redistribute, IsCountedAndLogged) {
   Recorder recorders[2];
   OnMesh({2},
          [](const DeviceMesh& mesh) {
-           const Layout r = Layout::Replicated(mesh.layout(), 1);
+           const Layout r = Whole(mesh, 1);
            const Tensor x = Spread(Numbers({4}, 1), mesh, r.WithShard(0, 0));
            const RedistributeCounts before = GetRedistributeCounts();
            Redistribute(x, r);
@@ -367,20 +359,18 @@ TEST(Redistribute, IsCountedAndLogged) {
 
 // A sum that is reduced before Exp.
 Tensor HiddenSum(const DeviceMesh& mesh) {
-  return Exp(Spread(
-      Numbers({4}, 1), mesh,
-      Layout::Replicated(mesh.layout(), 1).WithPartial(0, ReduceOp::kSum)));
+  return Exp(Spread(Numbers({4}, 1), mesh, Sums(mesh, 1)));
 }
 
 TEST(Redistribute, ScopesOfImplicitOnesNest) {
   using Mode = ImplicitRedistribution;
   OnMesh({2}, [](const DeviceMesh& mesh) {
-    const Layout rows = Layout::Replicated(mesh.layout(), 1).WithShard(0, 0);
+    const Layout rows = Rows(mesh, 1);
     const Tensor x = Spread(Numbers({4}, 1), mesh, rows);
     const Tensor whole = Replicated(Numbers({4}, 2), mesh);
     const ForbidImplicitRedistribution forbid;
     // Explicit, or without communication: `whole` is sliced in place.
-    Redistribute(x, Layout::Replicated(mesh.layout(), 1));
+    Redistribute(x, Whole(mesh, 1));
     CH_EXPECT_EQ(Differs(Add(x, whole), Add(Numbers({4}, 1), Numbers({4}, 2))),
                  "");
     {
@@ -408,29 +398,26 @@ TEST(Redistribute, WarnsOnceForEachOpAndPlan) {
 }
 
 TEST(RedistributeDeathTest, TheInnermostScopeCounts) {
-  EXPECT_DEATH(OnMesh({2},
-                      [](const DeviceMesh& mesh) {
-                        const ForbidImplicitRedistribution forbid;
-                        {
-                          const ImplicitRedistributionScope allow(
-                              ImplicitRedistribution::kAllow);
-                          HiddenSum(mesh);
-                        }
-                        HiddenSum(mesh);
-                      }),
-               "exp: an input would be redistributed.*all_reduce");
+  ExpectDeathOn({2}, "exp: an input would be redistributed.*all_reduce",
+                [](const DeviceMesh& mesh) {
+                  const ForbidImplicitRedistribution forbid;
+                  {
+                    const ImplicitRedistributionScope allow(
+                        ImplicitRedistribution::kAllow);
+                    HiddenSum(mesh);
+                  }
+                  HiddenSum(mesh);
+                });
 }
 
 TEST(RedistributeDeathTest, ImplicitOnesCanBeForbidden) {
-  EXPECT_DEATH(OnMesh({2},
-                      [](const DeviceMesh& mesh) {
-                        const Layout sum = Layout::Replicated(mesh.layout(), 1)
-                                               .WithPartial(0, ReduceOp::kSum);
-                        const Tensor x = Spread(Numbers({4}, 1), mesh, sum);
-                        ForbidImplicitRedistribution scope;
-                        Exp(x);
-                      }),
-               "exp: an input would be redistributed.*all_reduce");
+  ExpectDeathOn({2}, "exp: an input would be redistributed.*all_reduce",
+                [](const DeviceMesh& mesh) {
+                  const Layout sum = Sums(mesh, 1);
+                  const Tensor x = Spread(Numbers({4}, 1), mesh, sum);
+                  ForbidImplicitRedistribution scope;
+                  Exp(x);
+                });
 }
 
 }  // namespace

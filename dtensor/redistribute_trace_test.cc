@@ -28,7 +28,7 @@ TEST(RedistributeTrace, ReadsWellAndPassesOn) {
   Counter counters[2];
   OnMesh({2},
          [](const DeviceMesh& mesh) {
-           const Layout r = Layout::Replicated(mesh.layout(), 1);
+           const Layout r = Whole(mesh, 1);
            const Tensor rows = Spread(Numbers({4}, 1), mesh, r.WithShard(0, 0));
            const Tensor sums =
                Spread(Numbers({4}, 1), mesh, r.WithPartial(0, ReduceOp::kSum));
@@ -60,7 +60,7 @@ TEST(RedistributeTrace, ReadsWellAndPassesOn) {
 // explicit.
 TEST(RedistributeTrace, PrintsRedistributionsOfOpsAndGradients) {
   OnMesh({2}, [](const DeviceMesh& mesh) {
-    const Layout r = Layout::Replicated(mesh.layout(), 1);
+    const Layout r = Whole(mesh, 1);
     const Layout rows = r.WithShard(0, 0);
     const Layout sums = r.WithPartial(0, ReduceOp::kSum);
     const Tensor pending = Spread(Numbers({4}, 1), mesh, sums);

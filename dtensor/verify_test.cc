@@ -36,8 +36,7 @@ std::vector<std::string> Said(const Given& odd) {
   RunRanks(4, [&](World& world) {
     const auto mesh = InitDeviceMesh(world, {{"a", 2}, {"b", 2}});
     const Given given = world.rank() == 3 ? odd : Given();
-    const Layout layout = Layout::Replicated(mesh->layout(), 2)
-                              .WithShard(given.turned ? 1 : 0, 0);
+    const Layout layout = Whole(*mesh, 2).WithShard(given.turned ? 1 : 0, 0);
     said[world.rank()] = std::string(
         VerifiedFromLocal(Full(given.part, given.value, given.dtype), *mesh,
                           layout, given.sizes, layout)
@@ -83,7 +82,7 @@ TEST(VerifyReplicas, FindsTheReplicaThatDiffers) {
 
 TEST(VerifyReplicas, LooksAtStridedPartsAndPassesDryRuns) {
   OnMesh({2}, [](const DeviceMesh& mesh) {
-    const Layout r = Layout::Replicated(mesh.layout(), 2);
+    const Layout r = Whole(mesh, 2);
     // The same elements, laid out differently.
     const Tensor local =
         mesh.world().rank() == 0
@@ -95,8 +94,7 @@ TEST(VerifyReplicas, LooksAtStridedPartsAndPassesDryRuns) {
   const absl::Status status =
       RunFake({.world_size = 4, .rank = 3}, [](World& world) {
         const auto mesh = InitDeviceMesh(world, {{"a", 4}});
-        const Layout rows =
-            Layout::Replicated(mesh->layout(), 1).WithShard(0, 0);
+        const Layout rows = Rows(*mesh, 1);
         return VerifiedFromLocal(Zeros({1}), *mesh, rows, {7}, rows).status();
       });
   EXPECT_TRUE(status.ok()) << status;

@@ -30,7 +30,7 @@
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/launch/stop.h"
 #include "crosshatch/mesh/device_mesh.h"
-#include "crosshatch/mesh/sum_over_mesh.h"
+#include "crosshatch/mesh/mesh_collectives.h"
 #include "crosshatch/nn/models/llama.h"
 #include "crosshatch/nn/module_state.h"
 #include "crosshatch/nn/name_pattern.h"

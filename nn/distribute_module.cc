@@ -10,7 +10,7 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/verify.h"
-#include "crosshatch/mesh/rank_difference.h"
+#include "crosshatch/mesh/mesh_collectives.h"
 
 namespace crosshatch::nn {
 namespace {

@@ -12,7 +12,7 @@
 #include "crosshatch/dtensor/layout/grad_layout.h"
 #include "crosshatch/dtensor/local_map.h"
 #include "crosshatch/dtensor/redistribute.h"
-#include "crosshatch/mesh/sum_over_mesh.h"
+#include "crosshatch/mesh/mesh_collectives.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/embedding.h"

@@ -78,7 +78,7 @@ Tensor MeanOverBatch(const Tensor& sum, double count, const DeviceMesh& batch);
 /// of `mesh`, outside of the graph, to print it. `loss` is a tensor of one
 /// element, plain or distributed over other axes. All ranks of the mesh call
 /// it; it waits for the current stream. 0 in a dry run.
-/// \error as SumOverMesh (mesh/sum_over_mesh.h).
+/// \error as SumOverMesh (mesh/mesh_collectives.h).
 absl::StatusOr<double> MeanOverAxis(const Tensor& loss, const DeviceMesh& mesh);
 
 }  // namespace crosshatch::nn

@@ -13,7 +13,7 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/random.h"
-#include "crosshatch/mesh/rank_difference.h"
+#include "crosshatch/mesh/mesh_collectives.h"
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch::nn {

@@ -263,6 +263,25 @@ Locals LocalsOf(const Op& op, TensorSpan inputs, const DispatchPlan& plan,
 
 }  // namespace
 
+DispatchCache& DispatchCache::Current() {
+  return RankContext::Current().Get<DispatchCache>();
+}
+
+const OpRuleEntry* DispatchCache::UserRule(const OpInfo& info) const {
+  auto found = rules_.find(&info);
+  return found == rules_.end() ? nullptr : &found->second;
+}
+
+void DispatchCache::AddUserRule(const OpInfo& info, OpRuleEntry entry) {
+  rules_[&info] = std::move(entry);
+  // Plans of an earlier rule of the op are invalid.
+  plans_.clear();
+}
+
+void RegisterOpRule(const OpInfo& info, OpRule rule, uint32_t plain_inputs) {
+  DispatchCache::Current().AddUserRule(info, {std::move(rule), plain_inputs});
+}
+
 TensorList DTensorHandler::Dispatch(const Op& op, TensorSpan inputs) const {
   const OpInfo& info = op.info();
   DTensorRuntime& runtime = interned().runtime;

@@ -2,6 +2,8 @@
 #include "crosshatch/dtensor/layout/layout_testutil.h"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <utility>
 
 #include "crosshatch/dtensor/layout/placement.h"
@@ -24,6 +26,21 @@ MeshLayout OracleMesh(const std::vector<int>& sizes, std::vector<int> ranks) {
   return ranks.empty()
              ? MeshLayout::Create(std::move(axes)).value()
              : MeshLayout::Create(std::move(axes), std::move(ranks)).value();
+}
+
+MeshLayout RandomMesh(const std::vector<std::vector<int>>& shapes, int world,
+                      std::mt19937& random) {
+  std::vector<int> shape;
+  int size = 0;
+  do {
+    shape = shapes[random() % shapes.size()];
+    size = std::accumulate(shape.begin(), shape.end(), 1, std::multiplies<>());
+  } while (size > world);
+  std::vector<int> ranks(world);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  std::shuffle(ranks.begin(), ranks.end(), random);
+  ranks.resize(size);
+  return OracleMesh(shape, std::move(ranks));
 }
 
 Layout LayoutOf(const MeshLayout& mesh, int ndim, const std::string& text) {

@@ -25,6 +25,10 @@ MeshLayout OracleMesh(const std::vector<int>& sizes,
 /// Parses a layout as it prints: "[S(0),R]".
 Layout LayoutOf(const MeshLayout& mesh, int ndim, const std::string& text);
 
+/// Returns a mesh of one of `shapes`, over some of `world` ranks in a random
+/// order.
+MeshLayout RandomMesh(const std::vector<std::vector<int>>& shapes, int world,
+                      std::mt19937& random);
 /// Returns every layout of a tensor of `ndim` dims on `mesh`, including every
 /// order of axes that split one dim, with these pending reductions, and with
 /// `unit` in every dim that is split.

@@ -89,5 +89,51 @@ TEST(HeldElementsTest, CountsNewSummandsOfSumsOnly) {
   EXPECT_EQ(most.peak(), 8);
 }
 
+TEST(RedistributeBoundTest, CountsWhatSomeRankMustReceive) {
+  struct {
+    const char* from;
+    const char* to;
+    Shape shape;
+    int64_t bound;
+  } const cases[] = {
+      // Without reductions, what some rank lacks.
+      {"[S(0),S(0)]", "[R,R]", {8}, 6},
+      {"[S(0),R]", "[R,S(0)]", {8}, 2 * 2},
+      {"[S(0),R]", "[S(1),R]", {4, 6}, 2 * 3},
+      {"[R,R]", "[S(0),S(0)]", {8}, 0},
+      // Rank 1 lacks 2 of its 2 elements, ranks 0 and 3 lack none.
+      {"[_S(0,2),S(0)]", "[S(0),S(0)]", {8}, 2},
+      // 3 of 5 elements and 2: the second rank lacks the most.
+      {"[S(0),R]", "[R,R]", {5}, 3},
+      // To one rank 1 message for each element, or two ranks share the work.
+      {"[P(sum),R]", "[S(0),R]", {8}, 4},
+      {"[P(sum),R]", "[R,R]", {8}, 8},
+      // 4 summands to 4 ranks: 3 messages to sum an element, 3 to send it to
+      // all.
+      {"[P(sum),P(sum)]", "[R,R]", {8}, 8 * 6 / 4},
+      {"[P(sum),P(sum)]", "[S(0),S(0)]", {8}, 8 * 3 / 4},
+      // Rounded up.
+      {"[P(sum),P(sum)]", "[S(0),S(0)]", {5}, 4},
+      // Summands that stay are not counted.
+      {"[P(sum),S(0)]", "[P(sum),R]", {8}, 4},
+      {"[P(sum),R]", "[P(sum),R]", {8}, 0},
+      // Ranks of a partial result share the received elements.
+      {"[S(0),R]", "[P(sum),R]", {8}, 0},
+      {"[R,S(0)]", "[P(sum),R]", {8}, 2},
+      {"[P(sum),R]", "[P(max),R]", {8}, 0},
+      // Of no elements.
+      {"[P(sum),S(0)]", "[R,R]", {0, 3}, 0},
+      {"[S(0),S(0)]", "[R,R]", {0}, 0},
+  };
+  const MeshLayout mesh = OracleMesh({2, 2});
+  for (const auto& c : cases) {
+    const int ndim = static_cast<int>(c.shape.size());
+    EXPECT_EQ(RedistributeLowerBound(LayoutOf(mesh, ndim, c.from),
+                                     LayoutOf(mesh, ndim, c.to), c.shape),
+              c.bound)
+        << c.from << " -> " << c.to;
+  }
+}
+
 }  // namespace
 }  // namespace crosshatch

@@ -100,65 +100,44 @@ int64_t MostReceived(const Layout& source, const Layout& destination,
   return most;
 }
 
-/// Returns candidate layouts after reductions: split along some dim as far as
-/// possible, or not split.
-std::vector<Layout> WithoutPartials(const Layout& from) {
-  AxisList pending;
-  Layout whole = from;
-  for (int axis = 0; axis < from.mesh().ndim(); ++axis) {
-    if (!from.state_of_axis(axis).is_partial()) continue;
-    pending.push_back(axis);
-    whole = whole.WithReplicate(axis);
-  }
-  std::vector<Layout> reduced;
-  for (int dim = 0; dim < from.ndim() && !pending.empty(); ++dim) {
-    Layout split = whole;
-    for (int axis : pending) split = AppendShard(split, axis, dim, from);
-    reduced.push_back(std::move(split));
-  }
-  reduced.push_back(std::move(whole));
-  return reduced;
-}
-
-/// Returns layouts from which `to` follows without communication: for sums and
-/// products a rank needs only a part of the values.
-std::vector<Layout> Unfinished(const Layout& to) {
-  AxisList filled;
-  Layout whole = to;
-  for (int axis = 0; axis < to.mesh().ndim(); ++axis) {
-    const AxisState& state = to.state_of_axis(axis);
-    if (!state.is_partial()) continue;
-    if (IsFilled(state.op)) filled.push_back(axis);
-    whole = whole.WithReplicate(axis);
-  }
+/// Returns `layout` without pending reductions, with `axes`, over which there
+/// were some, splitting each dim in turn, or nothing.
+std::vector<Layout> SplitInsteadOfPartial(const Layout& layout,
+                                          const AxisList& axes) {
   std::vector<Layout> layouts;
-  for (int dim = 0; dim < to.ndim() && !filled.empty(); ++dim) {
-    Layout split = whole;
-    for (int axis : filled) split = AppendShard(split, axis, dim, to);
+  for (int dim = 0; dim < layout.ndim() && !axes.empty(); ++dim) {
+    Layout split = layout.WithoutPartials();
+    for (int axis : axes) split = AppendShard(split, axis, dim, layout);
     layouts.push_back(std::move(split));
   }
-  layouts.push_back(std::move(whole));
+  layouts.push_back(layout.WithoutPartials());
   return layouts;
+}
+
+/// Returns the axes with a pending reduction for which `fits` holds.
+template <typename Fits>
+AxisList PartialAxes(const Layout& layout, const Fits& fits) {
+  AxisList axes;
+  for (int axis = 0; axis < layout.mesh().ndim(); ++axis) {
+    const AxisState& state = layout.state_of_axis(axis);
+    if (state.is_partial() && fits(state.op)) axes.push_back(axis);
+  }
+  return axes;
+}
+
+AxisList PartialAxes(const Layout& layout) {
+  return PartialAxes(layout, [](ReduceOp) { return true; });
 }
 
 /// Returns whether some element is the result of a reduction of several
 /// operands.
 bool HasSummands(const Layout& layout) {
-  for (int axis = 0; axis < layout.mesh().ndim(); ++axis) {
-    if (layout.state_of_axis(axis).is_partial() &&
-        layout.mesh().size(axis) > 1) {
-      return true;
-    }
-  }
-  return false;
+  return layout.mesh().GroupSize(PartialAxes(layout)) > 1;
 }
 
 /// Returns CrossMeshPlan::least_bytes, in elements.
 int64_t LeastReceived(const Layout& from, const Layout& to, ShapeView shape) {
-  AxisList pooled;
-  for (int axis = 0; axis < to.mesh().ndim(); ++axis) {
-    if (to.state_of_axis(axis).is_partial()) pooled.push_back(axis);
-  }
+  const AxisList pooled = PartialAxes(to);
   const bool summands = HasSummands(from);
   // Summands may pass from one mesh to the other unreduced.
   if (summands && !pooled.empty()) return 0;
@@ -236,13 +215,16 @@ absl::StatusOr<CrossMeshPlan> PlanCrossMesh(const Layout& from,
   const RedistributeCostModel model;
   CH_RETURN_IF_ERROR(CheckArguments(from, to, shape));
   std::vector<RedistributePlan> reductions;
-  for (const Layout& layout : WithoutPartials(from)) {
+  for (const Layout& layout : SplitInsteadOfPartial(from, PartialAxes(from))) {
     CH_ASSIGN_OR_RETURN(RedistributePlan reduce,
                         PlanRedistribute(from, layout, shape, element_size));
     reductions.push_back(std::move(reduce));
   }
   std::vector<RedistributePlan> finishes;
-  for (const Layout& layout : Unfinished(to)) {
+  // Layouts from which `to` follows without communication: for sums and
+  // products a rank needs only a part of the values.
+  for (const Layout& layout :
+       SplitInsteadOfPartial(to, PartialAxes(to, IsFilled))) {
     CH_ASSIGN_OR_RETURN(RedistributePlan finish,
                         PlanRedistribute(layout, to, shape, element_size));
     if (finish.cost.launches == 0) finishes.push_back(std::move(finish));

@@ -11,7 +11,6 @@
 #include "absl/strings/str_join.h"
 #include "crosshatch/dtensor/layout/layout_testutil.h"
 #include "crosshatch/dtensor/redistribution/interpreter.h"
-#include "crosshatch/dtensor/redistribution/oracle.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "crosshatch/comm/collective.h"
+#include "crosshatch/dtensor/layout/box.h"
 #include "crosshatch/dtensor/redistribution/cross_mesh_plan.h"
 #include "crosshatch/dtensor/redistribution/plan.h"
 #include "crosshatch/mesh/device_mesh.h"
@@ -21,6 +23,16 @@
 #include "crosshatch/tensor/tensor.h"
 
 namespace crosshatch {
+
+/// Appends the elements of `box`, relative to the first element of the local
+/// tensor `t`, in row-major order of the box. Appends as few segments as the
+/// strides allow: one if the box is a run of runs, otherwise one for each index
+/// of the outer dims. The addresses are null if `t` has no memory.
+/// \pre box is within t.sizes(); 0 <= strides
+void AppendSegments(const Tensor& t, const Box& box, SegmentList& segments);
+
+/// Returns the segments of one box.
+SegmentList SegmentsOf(const Tensor& t, const Box& box);
 
 /// A plan with this rank's transfers. A value that does not depend on any
 /// tensor's memory.

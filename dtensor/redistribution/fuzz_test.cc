@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <iostream>
-#include <numeric>
 #include <random>
 #include <utility>
 #include <vector>
@@ -17,7 +16,6 @@
 #include "crosshatch/dtensor/redistribution/cross_mesh_plan.h"
 #include "crosshatch/dtensor/redistribution/fuzz_testutil.h"
 #include "crosshatch/dtensor/redistribution/interpreter.h"
-#include "crosshatch/dtensor/redistribution/oracle.h"
 #include "crosshatch/dtensor/redistribution/plan.h"
 #include "gtest/gtest.h"
 
@@ -52,18 +50,6 @@ TEST(RedistributeFuzzTest, PlansGiveWhatTheDenseTensorHolds) {
   }
 }
 
-/// A mesh over some of `world` ranks in a random order.
-MeshLayout RandomMesh(int world, std::mt19937& random) {
-  const auto& shapes = FuzzMeshes();
-  const std::vector<int>& shape = shapes[random() % shapes.size()];
-  std::vector<int> ranks(world);
-  std::iota(ranks.begin(), ranks.end(), 0);
-  std::shuffle(ranks.begin(), ranks.end(), random);
-  ranks.resize(std::accumulate(shape.begin(), shape.end(), 1,
-                               [](int a, int b) { return a * b; }));
-  return OracleMesh(shape, std::move(ranks));
-}
-
 TEST(RedistributeFuzzTest, PlansAcrossMeshesGiveIt) {
   const unsigned seed = FuzzSeed();
   const unsigned cases = FuzzCases("CROSSHATCH_FUZZ_CASES", 1000) / 2;
@@ -72,8 +58,8 @@ TEST(RedistributeFuzzTest, PlansAcrossMeshesGiveIt) {
   for (unsigned i = 0; i < cases; ++i) {
     // The fewer other ranks there are, the more the meshes have in common.
     const int world = 18 + static_cast<int>(random() % 8);
-    const MeshLayout before = RandomMesh(world, random);
-    const MeshLayout after = RandomMesh(world, random);
+    const MeshLayout before = RandomMesh(FuzzMeshes(), world, random);
+    const MeshLayout after = RandomMesh(FuzzMeshes(), world, random);
     const int ndim = static_cast<int>(random() % 4);
     const Shape shape = RandomShape(ndim, ndim == 3 ? 5 : 10, random);
     const Layout from = RandomLayout(before, ndim, random);

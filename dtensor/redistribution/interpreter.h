@@ -4,9 +4,12 @@
 
 /// \file
 /// For tests: runs redistribution plans on one thread that holds the shards of
-/// all ranks, and checks what a plan guarantees.
+/// all ranks, checks what a plan guarantees, and compares the shards with a
+/// dense tensor.
 
 #include <functional>
+#include <random>
+#include <string>
 #include <vector>
 
 #include "crosshatch/dtensor/layout/box.h"
@@ -48,6 +51,30 @@ std::vector<Values> RunPlan(const RedistributePlan& plan, ShapeView shape,
 std::vector<Values> RunCrossMeshPlan(const CrossMeshPlan& plan, ShapeView shape,
                                      int64_t element_size,
                                      std::vector<Values> shards);
+
+/// A tensor of small random integers, whose sums and products are exact.
+class DenseTensor {
+ public:
+  /// Creates a tensor for `layout`, with random summands for each index along
+  /// its partial axes.
+  DenseTensor(const Layout& layout, ShapeView shape, std::mt19937& random);
+
+  /// Returns each rank's shard, by row-major position on the mesh.
+  std::vector<Values> Shards() const;
+
+  /// Returns a description of what is wrong with `shards` as those of this
+  /// tensor in the layout `to`, pending reductions performed; empty if nothing
+  /// is.
+  std::string Mismatch(const Layout& to,
+                       const std::vector<Values>& shards) const;
+
+ private:
+  Layout layout_;
+  Shape shape_;
+  /// The summands, by index along the partial axes.
+  std::vector<Values> summands_;
+  Values values_;
+};
 
 }  // namespace crosshatch
 

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "crosshatch/dtensor/layout/layout_testutil.h"
 #include "crosshatch/dtensor/redistribution/exhaustive_search.h"
 #include "crosshatch/dtensor/redistribution/plan.h"
@@ -85,32 +86,7 @@ std::vector<Case> SampledCases() {
   };
 }
 
-TEST(RedistributeSearchTest, FindsWhatAnExhaustiveSearchFinds) {
-  std::vector<Case> cases = SmallCases();
-  for (Case& test : SampledCases()) cases.push_back(std::move(test));
-  for (int64_t launch : {0, 10, 1000}) {
-    const RedistributeCostModel model = {.bytes_per_launch = launch};
-    for (const Case& test : cases) {
-      ForEachPair(
-          test, model,
-          [&](const ExhaustiveSearch& search, ShapeView shape, size_t i,
-              size_t j) {
-            const auto plan =
-                PlanRedistribute(search.layouts()[i], search.layouts()[j],
-                                 shape, kElementSize, model);
-            ASSERT_TRUE(plan.ok()) << plan.status();
-            ASSERT_EQ(WeightOf(*plan, shape, model), search.Weight(i, j))
-                << "a launch weighs " << launch << "\n"
-                << plan->ToString();
-          });
-      if (HasFailure()) return;
-    }
-  }
-}
-
-TEST(RedistributeSearchTest, WeighsLaunchesByAxis) {
-  const Case test = {{2, 2}, 2, {ReduceOp::kSum}, {{4, 4}, {5, 3}, {8, 6}}};
-  const RedistributeCostModel model = {.bytes_per_launch_of_axis = {40, 2}};
+void ExpectLightest(const Case& test, const RedistributeCostModel& model) {
   ForEachPair(
       test, model,
       [&](const ExhaustiveSearch& search, ShapeView shape, size_t i, size_t j) {
@@ -119,16 +95,30 @@ TEST(RedistributeSearchTest, WeighsLaunchesByAxis) {
                              kElementSize, model);
         ASSERT_TRUE(plan.ok()) << plan.status();
         ASSERT_EQ(WeightOf(*plan, shape, model), search.Weight(i, j))
+            << "a launch weighs " << model.bytes_per_launch << "\n"
             << plan->ToString();
       });
 }
 
-TEST(RedistributeSearchTest, WeighsBytesByAxis) {
+TEST(RedistributeSearchTest, FindsWhatAnExhaustiveSearchFinds) {
+  std::vector<Case> cases = SmallCases();
+  for (Case& test : SampledCases()) cases.push_back(std::move(test));
+  for (int64_t launch : {0, 10, 1000}) {
+    for (const Case& test : cases) {
+      ExpectLightest(test, {.bytes_per_launch = launch});
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST(RedistributeSearchTest, WeighsLaunchesAndBytesByAxis) {
   struct Weighed {
     Case test;
     RedistributeCostModel model;
   };
   const std::vector<Weighed> cases = {
+      {{{2, 2}, 2, {ReduceOp::kSum}, {{4, 4}, {5, 3}, {8, 6}}},
+       {.bytes_per_launch_of_axis = {40, 2}}},
       {{{2, 2}, 2, {ReduceOp::kSum}, {{4, 4}, {5, 3}, {8, 6}}},
        {.bytes_per_launch = 10, .weight_of_byte_by_axis = {5, 1}}},
       {{{2, 2}, 2, {ReduceOp::kSum}, {{4, 4}, {5, 3}}},
@@ -141,17 +131,7 @@ TEST(RedistributeSearchTest, WeighsBytesByAxis) {
        {.bytes_per_launch = 5, .weight_of_byte_by_axis = {20, 4, 1}}},
   };
   for (const Weighed& weighed : cases) {
-    ForEachPair(
-        weighed.test, weighed.model,
-        [&](const ExhaustiveSearch& search, ShapeView shape, size_t i,
-            size_t j) {
-          const auto plan =
-              PlanRedistribute(search.layouts()[i], search.layouts()[j], shape,
-                               kElementSize, weighed.model);
-          ASSERT_TRUE(plan.ok()) << plan.status();
-          ASSERT_EQ(WeightOf(*plan, shape, weighed.model), search.Weight(i, j))
-              << plan->ToString();
-        });
+    ExpectLightest(weighed.test, weighed.model);
     if (HasFailure()) return;
   }
 }
@@ -189,6 +169,83 @@ TEST(RedistributeSearchTest, KeepsToABoundOnMemoryWheneverThatIsPossible) {
     if (HasFailure()) return;
   }
   std::cout << narrowed << " bounded plans\n";
+}
+
+// The candidates find these without the search.
+TEST(RedistributeSearchTest, ACandidateUsuallyWins) {
+  struct {
+    const char* from;
+    const char* to;
+    Shape shape;
+    int64_t bytes_per_launch;
+    int64_t max_elements;
+    const char* path;
+  } const cases[] = {
+      {"[S(0),S(0)]",
+       "[S(1),R]",
+       {8, 8},
+       100,
+       1 << 30,
+       "196: all_to_all(dim 0 -> dim 1, axes=[dp,tp])"},
+      {"[P(sum),S(0)]",
+       "[R,R]",
+       {64},
+       0,
+       1 << 30,
+       "256: all_reduce(sum, axes=[dp]) all_gather(dim 0, axes=[tp])"},
+      {"[P(sum),P(sum)]",
+       "[S(0),S(0)]",
+       {64},
+       0,
+       1 << 30,
+       "192: reduce_scatter(sum, dim 0, axes=[dp,tp])"},
+      // Replicas are sliced first.
+      {"[P(sum),R]",
+       "[R,S(0)]",
+       {64},
+       0,
+       1 << 30,
+       "128: local(dim 0) all_reduce(sum, axes=[dp])"},
+      {"[S(0),R]",
+       "[P(max),R]",
+       {64},
+       0,
+       1 << 30,
+       "128: all_gather(dim 0, axes=[dp]) to_partial(max, axes=[dp])"},
+      // Launches are weighed against bytes.
+      {"[P(sum),P(sum)]",
+       "[S(0),R]",
+       {64},
+       0,
+       1 << 30,
+       "256: reduce_scatter(sum, dim 0, axes=[dp,tp]) "
+       "all_gather(dim 0, axes=[tp])"},
+      {"[P(sum),P(sum)]",
+       "[S(0),R]",
+       {64},
+       1000,
+       1 << 30,
+       "1384: all_reduce(sum, axes=[dp,tp]) local(dim 0)"},
+      // The source and the result are 64 elements each.
+      {"[P(sum),R]", "[R,R]", {64}, 0, 128, "256: all_reduce(sum, axes=[dp])"},
+      {"[P(sum),R]", "[R,R]", {64}, 0, 127, "none"},
+  };
+  const MeshLayout mesh = OracleMesh({2, 2});
+  for (const auto& c : cases) {
+    const int ndim = static_cast<int>(c.shape.size());
+    const Layout from = LayoutOf(mesh, ndim, c.from);
+    const Layout to = LayoutOf(mesh, ndim, c.to);
+    const RedistributeCostModel model = {.bytes_per_launch =
+                                             c.bytes_per_launch};
+    const auto path =
+        LightestCandidate({from, to, c.shape, 4, model, c.max_elements});
+    std::string text = "none";
+    if (path.has_value()) text = absl::StrCat(path->weight, ":");
+    for (size_t i = 0; path.has_value() && i < path->steps.size(); ++i) {
+      absl::StrAppend(&text, " ", path->steps[i].ToString());
+    }
+    EXPECT_EQ(text, c.path) << c.from << " -> " << c.to;
+  }
 }
 
 }  // namespace

@@ -12,24 +12,6 @@ namespace {
 
 using Kind = RedistributeStepKind;
 
-/// Returns the coordinates of the group of `coordinate` over `axes`, in its
-/// order.
-std::vector<MeshCoordinate> GroupCoordinates(const MeshLayout& mesh,
-                                             absl::Span<const int> axes,
-                                             absl::Span<const int> coordinate) {
-  MeshCoordinate place(coordinate.begin(), coordinate.end());
-  for (int axis : axes) place[axis] = 0;
-  std::vector<MeshCoordinate> members(mesh.GroupSize(axes));
-  for (MeshCoordinate& member : members) {
-    member = place;
-    for (size_t i = axes.size(); i-- > 0;) {
-      if (++place[axes[i]] < mesh.size(axes[i])) break;
-      place[axes[i]] = 0;
-    }
-  }
-  return members;
-}
-
 /// Returns whether the rank at `coordinate` writes its values into the result
 /// of a kToPartial step: the first of the ranks that hold the same ones.
 bool Contributes(const RedistributeStep& step,
@@ -137,8 +119,8 @@ TransferBoxes StepTransfers(const RedistributeStep& step, ShapeView shape,
   }
   const MeshLayout& mesh = step.from.mesh();
   boxes.self = mesh.GroupIndex(step.axes, coordinate);
-  for (const MeshCoordinate& peer :
-       GroupCoordinates(mesh, step.axes, coordinate)) {
+  for (int rank : mesh.GroupRanks(step.axes, coordinate)) {
+    const MeshCoordinate peer = *mesh.CoordinateOf(rank);
     const Box sent = Intersect(source, step.to.LocalBox(shape, peer));
     if (step.kind == Kind::kReduceScatter) {
       exchange(sent, destination);

@@ -8,7 +8,7 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/dtensor/layout/box.h"
-#include "crosshatch/dtensor/redistribution/segments.h"
+#include "crosshatch/dtensor/redistribution/executor.h"
 #include "crosshatch/dtensor/rules/op_rule.h"
 #include "crosshatch/dtensor/rules/op_rules.h"
 #include "crosshatch/tensor/creation.h"

@@ -9,7 +9,7 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/dtensor/layout/box.h"
-#include "crosshatch/dtensor/redistribution/segments.h"
+#include "crosshatch/dtensor/redistribution/executor.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/in_place.h"

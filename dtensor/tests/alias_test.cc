@@ -122,9 +122,6 @@ INSTANTIATE_TEST_SUITE_P(Meshes, AliasTest,
                                            std::vector<int>{3},
                                            std::vector<int>{2, 2}));
 
-Layout Rows(const DeviceMesh& mesh, int ndim = 2) {
-  return Layout::Replicated(mesh.layout(), ndim).WithShard(0, 0);
-}
 // An op, or a program of its rule, may return its input itself.
 class Identity final : public Op {
  public:
@@ -146,9 +143,7 @@ TEST(OwnMemory, OfResultsThatAnOpTookFromItsInput) {
         return result;
       });
       const NoGrad no_grad;
-      const Tensor x = DistributeTensor(
-          Ones({4}), mesh,
-          Layout::Replicated(mesh.layout(), 1).WithShard(0, 0));
+      const Tensor x = DistributeTensor(Ones({4}), mesh, Rows(mesh, 1));
       const Tensor y = Apply1(Identity(), {&x, 1});
       AddInPlace(y, Mul(x, 5));
       CH_EXPECT_EQ(FullTensor(x).ToVector<float>(), std::vector<float>(4, 1));
@@ -160,58 +155,51 @@ TEST(OwnMemory, OfResultsThatAnOpTookFromItsInput) {
 
 TEST(LocalBoundaryDeathTest, RefusesWritesThatLoseGradients) {
   // Writes whose gradient would be lost.
-  const auto dies = [](const std::function<void(const DeviceMesh&)>& body,
-                       const char* message) {
-    EXPECT_DEATH(OnMesh({2}, [&](const DeviceMesh& mesh) { body(mesh); }),
-                 message);
-  };
-  dies(
+  ExpectDeathOn(
+      {2},
+      "add_in_place: a view of a distributed tensor or of its local tensor",
       [](const DeviceMesh& mesh) {
         const Tensor x = Ones({2, 3}).set_requires_grad(true);
         const Tensor h = Mul(x, 2.0);
         AddInPlace(FromLocal(h, mesh, Whole(mesh, 2), Whole(mesh, 2)),
                    Replicated(Ones({3}), mesh));
-      },
-      "add_in_place: a view of a distributed tensor or of its local tensor");
-  dies(
+      });
+  ExpectDeathOn(
+      {2},
+      "add_in_place: a view of a distributed tensor or of its local tensor",
       [](const DeviceMesh& mesh) {
         const Tensor x =
             Spread(Ones({4, 3}), mesh, Rows(mesh)).set_requires_grad(true);
         AddInPlace(ToLocal(Mul(x, 2.0), Rows(mesh)), Ones({3}));
-      },
-      "add_in_place: a view of a distributed tensor or of its local tensor");
-  dies(
+      });
+  ExpectDeathOn(
+      {2}, "fill_in_place: a leaf that requires a gradient",
       [](const DeviceMesh& mesh) {
         const Tensor x =
             Spread(Ones({4, 3}), mesh, Rows(mesh)).set_requires_grad(true);
         FillInPlace(ToLocal(x, Rows(mesh)), 0);
-      },
-      "fill_in_place: a leaf that requires a gradient");
-  dies(
-      [](const DeviceMesh& mesh) {
-        const Tensor x = Ones({2, 3}).set_requires_grad(true);
-        const Tensor h = Mul(x, 2.0);
-        const Tensor d = FromLocal(h, mesh, Whole(mesh, 2), Whole(mesh, 2));
-        AddInPlace(h, x);
-        Sum(d);
-      },
-      "its local tensor.*is used after an in-place write");
+      });
+  ExpectDeathOn({2}, "its local tensor.*is used after an in-place write",
+                [](const DeviceMesh& mesh) {
+                  const Tensor x = Ones({2, 3}).set_requires_grad(true);
+                  const Tensor h = Mul(x, 2.0);
+                  const Tensor d =
+                      FromLocal(h, mesh, Whole(mesh, 2), Whole(mesh, 2));
+                  AddInPlace(h, x);
+                  Sum(d);
+                });
 }
 
 // A result that may be a copy: a view, or a part of what was redistributed.
 TEST(AliasDeathTest, AliasesAreNeitherWrittenNorUsedAfterAWriteToTheirBase) {
-  const auto dies = [](const std::function<void(const DeviceMesh&)>& body,
-                       const char* message) {
-    EXPECT_DEATH(OnMesh({3}, [&](const DeviceMesh& mesh) { body(mesh); }),
-                 message);
-  };
   const std::vector<std::function<Tensor(const Tensor&)>> shadows = {
       [](const Tensor& x) { return Slice(x, 0, 0, 1); },
       [](const Tensor& x) { return Select(x, 0, 3); },
       [](const Tensor& x) { return Transpose(Slice(x, 0, 1, 4), 0, 1); },
   };
   for (const auto& shadow : shadows) {
-    dies(
+    ExpectDeathOn(
+        {3}, "is used after an in-place write to its base tensor",
         [&](const DeviceMesh& mesh) {
           NoGrad no_grad;
           // Rank 2 of 3 has one row, which some of these return whole.
@@ -219,47 +207,44 @@ TEST(AliasDeathTest, AliasesAreNeitherWrittenNorUsedAfterAWriteToTheirBase) {
           const Tensor s = shadow(x);
           FillInPlace(x, 7);
           Sum(s);
-        },
-        "is used after an in-place write to its base tensor");
-    dies(
+        });
+    ExpectDeathOn(
+        {3}, "fill_in_place: .* cannot be written.*Clone it",
         [&](const DeviceMesh& mesh) {
           NoGrad no_grad;
           FillInPlace(shadow(Spread(Ones({4, 3}), mesh, Rows(mesh))), 7);
-        },
-        "fill_in_place: .* cannot be written.*Clone it");
+        });
   }
-  dies(
+  ExpectDeathOn(
+      {3}, "is used after an in-place write to its base tensor",
       [](const DeviceMesh& mesh) {
         NoGrad no_grad;
         const Tensor x = Spread(Numbers({4, 3}, 1), mesh, Whole(mesh, 2));
         const Tensor s = Redistribute(x, Rows(mesh));
         FillInPlace(x, 7);
         Sum(s);
-      },
-      "is used after an in-place write to its base tensor");
+      });
   for (const bool normal : {false, true}) {
-    dies(
-        [&](const DeviceMesh& mesh) {
-          const Tensor s = Redistribute(
-              Spread(Ones({4, 3}), mesh, Whole(mesh, 2)), Rows(mesh));
-          normal ? FillNormal(s, 1, "s") : FillUniform(s, 1, "s");
-        },
-        "random values: .* cannot be written");
-    dies(
+    ExpectDeathOn({3}, "random values: .* cannot be written",
+                  [&](const DeviceMesh& mesh) {
+                    const Tensor s = Redistribute(
+                        Spread(Ones({4, 3}), mesh, Whole(mesh, 2)), Rows(mesh));
+                    normal ? FillNormal(s, 1, "s") : FillUniform(s, 1, "s");
+                  });
+    ExpectDeathOn(
+        {3}, "random values for an expanded tensor",
         [&](const DeviceMesh& mesh) {
           const Tensor wide = Expand(Replicated(Ones({1, 3}), mesh), {2, 3});
           normal ? FillNormal(wide, 1, "s") : FillUniform(wide, 1, "s");
-        },
-        "random values for an expanded tensor");
+        });
   }
   // With one row on this rank, no two elements of the part share memory.
-  dies(
-      [](const DeviceMesh& mesh) {
-        NoGrad no_grad;
-        const Tensor one = Spread(Ones({1, 3}), mesh, Whole(mesh, 2));
-        FillInPlace(Expand(one, {2, 3}), 7);
-      },
-      "fill_in_place into an expanded tensor");
+  ExpectDeathOn({3}, "fill_in_place into an expanded tensor",
+                [](const DeviceMesh& mesh) {
+                  NoGrad no_grad;
+                  const Tensor one = Spread(Ones({1, 3}), mesh, Whole(mesh, 2));
+                  FillInPlace(Expand(one, {2, 3}), 7);
+                });
 }
 
 // The gradient of `x` has two summands, one of them on a rank without rows.
@@ -274,23 +259,21 @@ TEST(SumOfGradients, IsTheSameOnRanksWithoutRows) {
   const Tensor rows = leaf(Numbers({3, 2}, 2));
   const Tensor more = leaf(Numbers({5, 2}, 4));
   ASSERT_TRUE(Backward(loss(bias, rows, more)).ok());
-  for (const auto& shape : {std::vector<int>{4}, std::vector<int>{2, 2}}) {
-    OnMesh(shape, [&](const DeviceMesh& mesh) {
-      for (const Layout& of_bias : AllLayouts(mesh.layout(), 1, false)) {
-        for (const Layout& of_rows : AllLayouts(mesh.layout(), 2, false)) {
-          const Tensor b = leaf(Spread(bias.Detach(), mesh, of_bias));
-          const Tensor r = leaf(Spread(rows.Detach(), mesh, of_rows));
-          const Tensor m = leaf(Spread(more.Detach(), mesh, Rows(mesh)));
-          CH_EXPECT_OK(Backward(loss(b, r, m)));
-          for (const auto& [got, expected] :
-               {std::pair(b, bias), std::pair(r, rows), std::pair(m, more)}) {
-            CH_EXPECT_EQ(Differs(got.grad(), expected.grad()), "")
-                << of_bias.ToString() << " " << of_rows.ToString();
-          }
+  OnMeshes({{4}, {2, 2}}, [&](const DeviceMesh& mesh) {
+    for (const Layout& of_bias : AllLayouts(mesh.layout(), 1, false)) {
+      for (const Layout& of_rows : AllLayouts(mesh.layout(), 2, false)) {
+        const Tensor b = leaf(Spread(bias.Detach(), mesh, of_bias));
+        const Tensor r = leaf(Spread(rows.Detach(), mesh, of_rows));
+        const Tensor m = leaf(Spread(more.Detach(), mesh, Rows(mesh)));
+        CH_EXPECT_OK(Backward(loss(b, r, m)));
+        for (const auto& [got, expected] :
+             {std::pair(b, bias), std::pair(r, rows), std::pair(m, more)}) {
+          CH_EXPECT_EQ(Differs(got.grad(), expected.grad()), "")
+              << of_bias.ToString() << " " << of_rows.ToString();
         }
       }
-    });
-  }
+    }
+  });
 }
 
 // Uses of a vector that give gradients in different layouts: the vector's, that
@@ -321,28 +304,26 @@ TEST(SumOfGradients, OfTwoUsesIsTheSameInEitherOrder) {
     return Add(Add(a(twice), b(twice)), of_leaf);
   };
   const size_t count = Uses(rows).size();
-  for (const auto& shape : {std::vector<int>{4}, std::vector<int>{2, 2}}) {
-    OnMesh(shape, [&](const DeviceMesh& mesh) {
-      for (size_t i = 0; i < count; ++i) {
-        for (size_t k = 0; k < count; ++k) {
-          const std::vector<NamedForm> plain = Uses(rows);
-          const Tensor dense = vector.Detach();
-          Tensor x = Clone(dense).set_requires_grad(true);
-          CH_EXPECT_OK(Backward(loss(x, plain[i].form, plain[k].form)));
-          for (const Layout& layout : AllLayouts(mesh.layout(), 1, false)) {
-            const std::vector<NamedForm> uses =
-                Uses(Spread(rows, mesh, Rows(mesh)));
-            Tensor y = Spread(vector, mesh, layout);
-            y.set_requires_grad(true);
-            CH_EXPECT_OK(Backward(loss(y, uses[i].form, uses[k].form)));
-            CH_EXPECT_EQ(Differs(y.grad(), x.grad()), "")
-                << uses[i].name << ", " << uses[k].name << " of "
-                << layout.ToString();
-          }
+  OnMeshes({{4}, {2, 2}}, [&](const DeviceMesh& mesh) {
+    for (size_t i = 0; i < count; ++i) {
+      for (size_t k = 0; k < count; ++k) {
+        const std::vector<NamedForm> plain = Uses(rows);
+        const Tensor dense = vector.Detach();
+        Tensor x = Clone(dense).set_requires_grad(true);
+        CH_EXPECT_OK(Backward(loss(x, plain[i].form, plain[k].form)));
+        for (const Layout& layout : AllLayouts(mesh.layout(), 1, false)) {
+          const std::vector<NamedForm> uses =
+              Uses(Spread(rows, mesh, Rows(mesh)));
+          Tensor y = Spread(vector, mesh, layout);
+          y.set_requires_grad(true);
+          CH_EXPECT_OK(Backward(loss(y, uses[i].form, uses[k].form)));
+          CH_EXPECT_EQ(Differs(y.grad(), x.grad()), "")
+              << uses[i].name << ", " << uses[k].name << " of "
+              << layout.ToString();
         }
       }
-    });
-  }
+    }
+  });
 }
 
 // A given gradient may share memory with the destination of Backward.

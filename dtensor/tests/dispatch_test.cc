@@ -25,7 +25,7 @@ namespace {
 TEST(Dispatch, KeepsPlansByValue) {
   OnMesh({2}, [](const DeviceMesh& mesh) {
     NoGrad no_grad;
-    const auto rows = [&mesh] { return Whole(mesh, 1).WithShard(0, 0); };
+    const auto rows = [&mesh] { return Rows(mesh, 1); };
     const auto x = [&](const Layout& layout, int64_t n = 5,
                        DType dtype = kFloat32) {
       return Spread(Numbers({n}, 1, dtype), mesh, layout);
@@ -55,14 +55,14 @@ TEST(Dispatch, KeepsPlansByValue) {
 }
 
 TEST(DispatchDeathTest, RefusesOperandsOnTwoMeshes) {
-  EXPECT_DEATH(
-      OnMesh({2, 2},
-             [](const DeviceMesh& mesh) {
-               const auto a = mesh.Slice("a");
-               const auto b = mesh.Slice("b");
-               Add(Replicated(Ones({4}), *a), Replicated(Ones({4}), *b));
-             }),
-      "add\\(.*\\): input 1 is on mesh\\(b=2.*, others are on mesh\\(a=2");
+  ExpectDeathOn(
+      {2, 2},
+      "add\\(.*\\): input 1 is on mesh\\(b=2.*, others are on mesh\\(a=2",
+      [](const DeviceMesh& mesh) {
+        const auto a = mesh.Slice("a");
+        const auto b = mesh.Slice("b");
+        Add(Replicated(Ones({4}), *a), Replicated(Ones({4}), *b));
+      });
 }
 
 class Twice final : public Op {
@@ -118,12 +118,10 @@ TEST(RegisterOpRule, AProgramMayRunDistributedOpsThatEmptyTheCache) {
 }
 
 TEST(RegisterOpRuleDeathTest, ReportsAnOpWithoutARule) {
-  EXPECT_DEATH(OnMesh({2},
-                      [](const DeviceMesh& mesh) {
-                        Apply1(Twice(),
-                               {Spread(Ones({2}), mesh, Whole(mesh, 1))});
-                      }),
-               "twice\\(f32\\[2\\]\\|\\[R\\]\\): .* RegisterOpRule");
+  ExpectDeathOn({2}, "twice\\(f32\\[2\\]\\|\\[R\\]\\): .* RegisterOpRule",
+                [](const DeviceMesh& mesh) {
+                  Apply1(Twice(), {Spread(Ones({2}), mesh, Whole(mesh, 1))});
+                });
 }
 
 }  // namespace

@@ -63,7 +63,7 @@ TEST(Exchange, ExchangesOnlyResults) {
       {"topk", [](const Tensor& x) { return TopK(x, 5, 0).values; }, 2, 0},
   };
   OnMesh({3}, [&](const DeviceMesh& mesh) {
-    const Layout rows = Layout::Replicated(mesh.layout(), 2).WithShard(0, 0);
+    const Layout rows = Rows(mesh);
     const Tensor dense = Fractions({kRows, 4}, 3);
     for (const Exchange& e : exchanges) {
       const Tensor x = Spread(dense, mesh, rows).set_requires_grad(true);
@@ -92,8 +92,8 @@ TEST(Exchange, ExchangesOnlyResults) {
 
 TEST(Exchange, SortsMoveTheSplitToAnotherDim) {
   OnMesh({2}, [](const DeviceMesh& mesh) {
-    const Layout rows = Layout::Replicated(mesh.layout(), 2).WithShard(0, 0);
-    const Layout columns = Layout::Replicated(mesh.layout(), 2).WithShard(0, 1);
+    const Layout rows = Rows(mesh);
+    const Layout columns = Whole(mesh, 2).WithShard(0, 1);
     const Tensor dense = Fractions({64, 4}, 3);
     const int64_t before = Moved(mesh).bytes;
     const Tensor sorted = Sort(Spread(dense, mesh, rows), 0).values;
@@ -106,7 +106,7 @@ TEST(Exchange, SortsMoveTheSplitToAnotherDim) {
 
 TEST(Exchange, ExtremesOfPendingExtremesStayPending) {
   OnMesh({2}, [](const DeviceMesh& mesh) {
-    const Layout whole = Layout::Replicated(mesh.layout(), 2);
+    const Layout whole = Whole(mesh, 2);
     const Tensor dense = Fractions({3, 4}, 3);
     struct {
       ReduceOp op;
@@ -138,7 +138,7 @@ TEST(Exchange, OrdersTiesAndNaNAcrossRanks) {
       {nan, nan, nan, nan, nan, nan, nan, nan}};
   for (const std::vector<float>& row : rows) {
     OnMesh({5}, [&](const DeviceMesh& mesh) {
-      const Layout split = Layout::Replicated(mesh.layout(), 1).WithShard(0, 0);
+      const Layout split = Rows(mesh, 1);
       const Tensor dense = FromValues<float>({8}, row);
       const Tensor x = Spread(dense, mesh, split);
       CH_EXPECT_EQ(Differs(ArgMax(x, 0), ArgMax(dense, 0)), "");

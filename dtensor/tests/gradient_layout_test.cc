@@ -85,24 +85,21 @@ class BackwardOfWhatRuns : public testing::TestWithParam<Program> {};
 
 TEST_P(BackwardOfWhatRuns, GivesWhatOneRankGives) {
   const Program& program = GetParam();
-  for (const std::vector<int>& shape :
-       {std::vector<int>{2}, std::vector<int>{3}, std::vector<int>{2, 2}}) {
-    OnMesh(shape, [&](const DeviceMesh& mesh) {
-      TensorList dense, inputs, expected, actual;
-      for (const Shape& sizes : program.inputs) {
-        dense.push_back(Fractions(sizes, static_cast<int>(dense.size()) + 1));
-        inputs.push_back(Spread(dense.back(), mesh,
-                                Whole(mesh, static_cast<int>(sizes.size()))));
-        dense.back().set_requires_grad(true);
-        inputs.back().set_requires_grad(true);
-      }
-      const Tensor y = Gradients(program, dense, expected);
-      CH_EXPECT_EQ(Differs(Gradients(program, inputs, actual), y, 1e-5), "");
-      for (size_t i = 0; i < expected.size(); ++i) {
-        CH_EXPECT_EQ(Differs(actual[i], expected[i], 1e-5), "") << "of " << i;
-      }
-    });
-  }
+  OnMeshes({{2}, {3}, {2, 2}}, [&](const DeviceMesh& mesh) {
+    TensorList dense, inputs, expected, actual;
+    for (const Shape& sizes : program.inputs) {
+      dense.push_back(Fractions(sizes, static_cast<int>(dense.size()) + 1));
+      inputs.push_back(Spread(dense.back(), mesh,
+                              Whole(mesh, static_cast<int>(sizes.size()))));
+      dense.back().set_requires_grad(true);
+      inputs.back().set_requires_grad(true);
+    }
+    const Tensor y = Gradients(program, dense, expected);
+    CH_EXPECT_EQ(Differs(Gradients(program, inputs, actual), y, 1e-5), "");
+    for (size_t i = 0; i < expected.size(); ++i) {
+      CH_EXPECT_EQ(Differs(actual[i], expected[i], 1e-5), "") << "of " << i;
+    }
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(All, BackwardOfWhatRuns, testing::ValuesIn(Programs()),
@@ -112,21 +109,20 @@ INSTANTIATE_TEST_SUITE_P(All, BackwardOfWhatRuns, testing::ValuesIn(Programs()),
 
 // Backward may not redistribute, so the gradient fails.
 TEST(BackwardOfWhatRunsDeathTest, NamesTheForwardOpWhereItMayNotRedistribute) {
-  EXPECT_DEATH(
-      OnMesh({2},
-             [](const DeviceMesh& mesh) {
-               Tensor x = Spread(Numbers({3, 4}, 1), mesh, Whole(mesh, 2));
-               x.set_requires_grad(true);
-               const Tensor y = Reshape(x, {12});
-               const Tensor split =
-                   Redistribute(Spread(Numbers({12}, 2), mesh, Whole(mesh, 1)),
-                                Whole(mesh, 1).WithShard(0, 0));
-               const Tensor loss = Sum(Mul(y, split));
-               const ForbidImplicitRedistribution forbid;
-               CH_EXPECT_OK(Backward(loss));
-             }),
+  ExpectDeathOn(
+      {2},
       "view, gradient of view: an input would be redistributed, which this "
-      "scope forbids: \\[S\\(0\\)\\]");
+      "scope forbids: \\[S\\(0\\)\\]",
+      [](const DeviceMesh& mesh) {
+        Tensor x = Spread(Numbers({3, 4}, 1), mesh, Whole(mesh, 2));
+        x.set_requires_grad(true);
+        const Tensor y = Reshape(x, {12});
+        const Tensor split = Redistribute(
+            Spread(Numbers({12}, 2), mesh, Whole(mesh, 1)), Rows(mesh, 1));
+        const Tensor loss = Sum(Mul(y, split));
+        const ForbidImplicitRedistribution forbid;
+        CH_EXPECT_OK(Backward(loss));
+      });
 }
 
 }  // namespace

@@ -79,22 +79,18 @@ TEST_P(HalfReductionTest, GivesWhatOneRankGives) {
     if (dtype == kBFloat16 && !c.of_bf16) continue;
     const Tensor dense = ToDType(wide, dtype);
     const Tensor expected = ToDType(c.reduce(dense), kFloat32);
-    for (const std::vector<int>& shape :
-         {std::vector<int>{2}, std::vector<int>{3}, std::vector<int>{2, 2}}) {
-      OnMesh(shape, [&](const DeviceMesh& mesh) {
-        NoGrad no_grad;
-        for (const Layout& layout :
-             AllLayouts(mesh.layout(), 2, c.of_sums && shape.size() == 1)) {
-          const Tensor actual =
-              ToDType(c.reduce(Spread(dense, mesh, layout)), kFloat32);
-          // The sums in f32 are in another order, and rounded once: one unit.
-          CH_EXPECT_EQ(
-              Differs(actual, expected, dtype == kFloat16 ? 0x1p-10 : 0x1p-7),
-              "")
-              << dtype << layout.ToString();
-        }
-      });
-    }
+    OnMeshes({{2}, {3}, {2, 2}}, [&](const DeviceMesh& mesh) {
+      NoGrad no_grad;
+      for (const Layout& layout :
+           AllLayouts(mesh.layout(), 2, c.of_sums && mesh.ndim() == 1)) {
+        const Tensor actual =
+            ToDType(c.reduce(Spread(dense, mesh, layout)), kFloat32);
+        // The sums in f32 are in another order, and rounded once: one unit.
+        CH_EXPECT_EQ(
+            Differs(actual, expected, dtype == kFloat16 ? 0x1p-10 : 0x1p-7), "")
+            << dtype << layout.ToString();
+      }
+    });
   }
 }
 

@@ -36,7 +36,7 @@ void Check(const std::vector<Expected>& all) {
 
 TEST(IndexRules, OtherDimsStaySplit) {
   OnMesh({2}, [](const DeviceMesh& mesh) {
-    const Layout columns = Layout::Replicated(mesh.layout(), 2).WithShard(0, 1);
+    const Layout columns = Whole(mesh, 2).WithShard(0, 1);
     const ForbidImplicitRedistribution forbid;
     Tensor a = Spread(Numbers({4, 3}, 1), mesh, columns);
     Tensor b = Spread(Numbers({2, 3}, 2), mesh, columns);
@@ -63,7 +63,7 @@ TEST(IndexRules, OtherDimsStaySplit) {
 
 TEST(IndexRules, LookUpInASplitDimGivesASum) {
   OnMesh({2}, [](const DeviceMesh& mesh) {
-    const Layout whole = Layout::Replicated(mesh.layout(), 2);
+    const Layout whole = Whole(mesh, 2);
     const Layout rows = whole.WithShard(0, 0);
     const Layout sums = whole.WithPartial(0, ReduceOp::kSum);
     const ForbidImplicitRedistribution forbid;
@@ -81,13 +81,12 @@ TEST(IndexRules, LookUpInASplitDimGivesASum) {
 // Gathers one row per index, e.g. for the rows of a batch.
 TEST(IndexRules, PlacesStaySplit) {
   OnMesh({3}, [](const DeviceMesh& mesh) {
-    const Layout whole = Layout::Replicated(mesh.layout(), 2);
+    const Layout whole = Whole(mesh, 2);
     const Layout rows = whole.WithShard(0, 0);
     const ForbidImplicitRedistribution forbid;
     const Tensor a = Spread(Numbers({5, 3}, 1), mesh, whole);
     const Tensor index =
-        DistributeTensor(Ids({4}, {4, 0, 1, 3}), mesh,
-                         Layout::Replicated(mesh.layout(), 1).WithShard(0, 0));
+        DistributeTensor(Ids({4}, {4, 0, 1, 3}), mesh, Rows(mesh, 1));
     Check({{"index_select", IndexSelect(a, 0, index), rows}});
   });
 }
@@ -95,7 +94,7 @@ TEST(IndexRules, PlacesStaySplit) {
 TEST(SliceRule, KeepsTheSplit) {
   OnMesh({2, 2}, [](const DeviceMesh& mesh) {
     const ForbidImplicitRedistribution forbid;
-    const Layout whole = Layout::Replicated(mesh.layout(), 2);
+    const Layout whole = Whole(mesh, 2);
     for (const Layout& layout :
          {whole, whole.WithShard(0, 1), whole.WithShard(1, 1).WithShard(0, 1),
           whole.WithShard(0, 0).WithShard(1, 1),

@@ -19,28 +19,20 @@ std::vector<RuleCase> LayerCases() {
   return {
       {"rms_norm",
        {{{3, 5}, kFraction}, {{5}, kFraction}},
-       [](T t) { return RmsNorm(t[0], t[1], 1e-5); },
-       kRounding},
+       [](T t) { return RmsNorm(t[0], t[1], 1e-5); }},
       {"rms_norm bare",
        {{{3, 5}, kFraction}},
-       [](T t) { return RmsNorm(t[0], Tensor(), 1e-5); },
-       kRounding},
-      {"softmax",
-       {{{3, 5}, kFraction}},
-       [](T t) { return Softmax(t[0]); },
-       kRounding},
+       [](T t) { return RmsNorm(t[0], Tensor(), 1e-5); }},
+      {"softmax", {{{3, 5}, kFraction}}, [](T t) { return Softmax(t[0]); }},
       {"log_softmax",
        {{{3, 5}, kFraction}},
-       [](T t) { return LogSoftmax(t[0]); },
-       kRounding},
+       [](T t) { return LogSoftmax(t[0]); }},
       {"layer_norm",
        {{{3, 5}, kFraction}, {{5}, kFraction}, {{5}, kFraction}},
-       [](T t) { return LayerNorm(t[0], t[1], t[2], 1e-5); },
-       kRounding},
+       [](T t) { return LayerNorm(t[0], t[1], t[2], 1e-5); }},
       {"layer_norm bare",
        {{{3, 5}, kFraction}},
-       [](T t) { return LayerNorm(t[0], Tensor(), Tensor(), 1e-5); },
-       kRounding},
+       [](T t) { return LayerNorm(t[0], Tensor(), Tensor(), 1e-5); }},
   };
 }
 
@@ -58,14 +50,12 @@ std::vector<RuleCase> AttentionCases() {
        {{{2, 3, 6, 4}, kFraction},
         {{2, 3, 3, 4}, kFraction},
         {{2, 3, 3, 4}, kFraction}},
-       [](T t) { return CausalAttention(t[0], t[1], t[2], 0.5); },
-       kRounding},
+       [](T t) { return CausalAttention(t[0], t[1], t[2], 0.5); }},
       {"attention of all",
        {{{2, 3, 2, 4}, kFraction},
         {{2, 5, 2, 4}, kFraction},
         {{2, 5, 2, 4}, kFraction}},
        [](T t) { return Attention(t[0], t[1], t[2], 0.5); },
-       kRounding,
        // The case above covers the other layouts.
        [](absl::Span<const Layout> layouts) {
          return layouts[1] == layouts[2];
@@ -82,8 +72,7 @@ std::vector<RuleCase> AttentionCases() {
                           {.mask = t[3],
                            .key_ranges = ToDType(t[4], kInt32),
                            .slopes = t[5].Detach()});
-       },
-       kRounding},
+       }},
       {"attention with plain options",
        {{{2, 3, 4, 4}, kFraction},
         {{2, 5, 2, 4}, kFraction},
@@ -93,14 +82,12 @@ std::vector<RuleCase> AttentionCases() {
                           {.mask = Fractions({2, 1, 1, 5}, 4),
                            .key_ranges = DocumentKeys({{1, 2}}, {{4, 1}}, 3),
                            .slopes = AlibiSlopes(4)});
-       },
-       kRounding},
+       }},
       {"attention with dropout",
        {{{2, 3, 6, 4}, kFraction},
         {{2, 5, 3, 4}, kFraction},
         {{2, 5, 3, 4}, kFraction}},
-       [](T t) { return Attention(t[0], t[1], t[2], {.dropout = kDropout}); },
-       kRounding},
+       [](T t) { return Attention(t[0], t[1], t[2], {.dropout = kDropout}); }},
       {"attention with a mask and dropout",
        {{{2, 3, 4, 4}, kFraction},
         {{2, 5, 2, 4}, kFraction},
@@ -109,8 +96,7 @@ std::vector<RuleCase> AttentionCases() {
        [](T t) {
          return Attention(t[0], t[1], t[2],
                           {.mask = t[3], .dropout = kDropout});
-       },
-       kRounding},
+       }},
       {"rope by rows",
        {{{2, 3, 4, 4}, kFraction}, {{2, 3}, kIds, 3}},
        [](T t) {
@@ -119,16 +105,12 @@ std::vector<RuleCase> AttentionCases() {
          const Tensor sin =
              Embedding(t[1], ReplicatedLike(Fractions({3, 2}, 9), t[1]));
          return ApplyRope(t[0], cos, sin);
-       },
-       kRounding},
-      {"rope",
-       {{{2, 3, 4, 4}, kFraction}},
-       [](T t) {
+       }},
+      {"rope", {{{2, 3, 4, 4}, kFraction}}, [](T t) {
          const Tensor cos = Fractions({3, 2}, 8);
          const Tensor sin = Fractions({3, 2}, 9);
          return ApplyRope(t[0], cos, sin);
-       },
-       kRounding}};
+       }}};
 }
 
 std::vector<RuleCase> LookupCases() {
@@ -141,8 +123,7 @@ std::vector<RuleCase> LookupCases() {
        [](T t) { return Embedding(t[0], t[1]); }},
       {"cross_entropy",
        {{{4, 5}, kFraction}, {{4}, kIds, 5}},
-       [](T t) { return CrossEntropy(t[0], t[1]); },
-       kRounding},
+       [](T t) { return CrossEntropy(t[0], t[1]); }},
       {"cross_entropy rows",
        {{{2, 3, 5}, kFraction}, {{2, 3}, kIds, 5}},
        [](T t) {
@@ -150,8 +131,7 @@ std::vector<RuleCase> LookupCases() {
          return CrossEntropy(
              t[0], t[1],
              {.reduction = Options::Reduction::kNone, .ignore_index = 3});
-       },
-       kRounding},
+       }},
       {"embedding_grad_into",
        {{{7, 2}, CaseInput::kWhole, 0, /*sums=*/false},
         {{5}, kIds, 7},
@@ -162,6 +142,98 @@ std::vector<RuleCase> LookupCases() {
          Apply(EmbeddingGradIntoOp(0, /*accumulate=*/true), {to, t[1], t[2]});
          return to;
        }},
+  };
+}
+
+std::vector<RuleCase> MatMulCases() {
+  return {
+      {"matmul", {{{5, 3}}, {{3, 4}}}, [](T t) { return MatMul(t[0], t[1]); }},
+      {"matmul ta",
+       {{{3, 5}}, {{3, 4}}},
+       [](T t) { return MatMul(t[0], t[1], true, false); }},
+      {"matmul tb",
+       {{{5, 3}}, {{4, 3}}},
+       [](T t) { return MatMul(t[0], t[1], false, true); }},
+      {"linear",
+       {{{2, 3, 5}}, {{4, 5}}},
+       [](T t) { return Linear(t[0], t[1]); }},
+      {"bmm",
+       {{{2, 3, 4}}, {{2, 4, 3}}},
+       [](T t) { return MatMul(t[0], t[1]); }},
+      {"sum batch",
+       {{{2, 3, 4}}, {{2, 3, 5}}},
+       [](T t) {
+         return MatMul(t[0], t[1], {.transpose_a = true, .sum_batch = true});
+       }},
+      {"of none", {{{4, 0}}, {{0, 3}}}, [](T t) { return MatMul(t[0], t[1]); }},
+      {"linear with bias",
+       {{{3, 5}}, {{4, 5}}, {{4}}},
+       [](T t) { return Linear(t[0], t[1], t[2]); }},
+      {"grouped matmul",
+       {{{5, 3}}, {{3, 3, 4}}},
+       [](T t) {
+         return GroupedMatMul(t[0], t[1], {0, 2, 2, 5});
+       }},
+      {"grouped matmul tb",
+       {{{5, 3}}, {{2, 4, 3}}},
+       [](T t) {
+         return GroupedMatMul(t[0], t[1], {0, 4, 5}, true);
+       }},
+      {"grouped outer",
+       {{{5, 3}}, {{5, 2}}},
+       [](T t) {
+         return GroupedOuter(t[0], t[1], {0, 2, 5});
+       }},
+      {"dot", {{{5}}, {{5}}}, [](T t) { return Dot(t[0], t[1]); }},
+      {"matvec", {{{2, 3, 4}}, {{4}}}, [](T t) { return MatVec(t[0], t[1]); }},
+      {"addmm",
+       {{{4}}, {{3, 5}}, {{5, 4}}},
+       [](T t) { return AddMM(t[0], t[1], t[2], {.beta = 2, .alpha = 3}); }},
+      {"addmm of batches",
+       {{{2, 3, 4}}, {{2, 3, 2}}, {{2, 2, 4}}},
+       [](T t) { return BAddBMM(t[0], t[1], t[2]); }},
+      {"matmul_into",
+       {{{4, 5}}, {{2, 3, 4}}, {{2, 3, 5}}},
+       [](T t) {
+         NoGrad no_grad;
+         const Tensor to = Clone(t[0]);
+         const MatMulSpec spec = {.transpose_a = true, .sum_batch = true};
+         MatMulInto(to, t[1], t[2], spec, /*accumulate=*/true);
+         return to;
+       },
+       // Nothing can be added to pending factors.
+       [](absl::Span<const Layout> layouts) {
+         for (const AxisState& state : layouts[0].axis_states()) {
+           if (state.is_partial() && state.op == ReduceOp::kProduct) {
+             return false;
+           }
+         }
+         return true;
+       }},
+  };
+}
+
+std::vector<RuleCase> WindowCases() {
+  return {
+      {"unfold",
+       {{{3, 2, 3, 4}}},
+       [](T t) {
+         return Unfold(t[0], {2, 3}, {.padding = {1, 0}});
+       }},
+      {"unfold of few",
+       {{{1, 3, 1, 5}}},
+       [](T t) {
+         return Unfold(t[0], {1, 2}, {.stride = {1, 2}});
+       }},
+      {"conv",
+       {{{2, 3, 2, 3}}, {{5, 3, 1, 2}}, {{5}}},
+       [](T t) { return Conv2d(t[0], t[1], t[2]); }},
+      {"conv of groups",
+       {{{2, 4, 1, 3}}, {{2, 2, 1, 2}}},
+       [](T t) { return Conv2d(t[0], t[1], Tensor(), {.groups = 2}); }},
+      {"conv of no images",
+       {{{0, 3, 5}}, {{2, 3, 2}}},
+       [](T t) { return Conv1d(t[0], t[1]); }},
   };
 }
 

@@ -113,7 +113,6 @@ TEST(OpRuleCases, TriesTheRequestedNumberOfLayouts) {
       {{"add",
         {{{3, 5}}, {{3, 5}}},
         [](TensorSpan t) { return Add(t[0], t[1]); },
-        0,
         [](absl::Span<const Layout> l) { return l[0] == l[1]; }}}};
   const MeshShape mesh = {2, 2};
   const int64_t layouts =

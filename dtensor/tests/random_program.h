@@ -4,7 +4,7 @@
 
 /// \file
 /// Random programs of ops, as values: they print, shrink, and run on plain or
-/// distributed tensors (random_program_run.h).
+/// distributed tensors.
 
 #include <cstdint>
 #include <optional>
@@ -111,6 +111,38 @@ RandomProgram MakeRandomProgram(const MeshLayout& mesh, std::mt19937& random);
 /// Returns smaller programs, the smallest first: shorter ones, ones in which a
 /// call's result is replaced by an input, ones with replicated inputs.
 std::vector<RandomProgram> Shrunk(const RandomProgram& program);
+
+/// The results of a program, as numbers.
+struct ProgramOutcome {
+  struct Value {
+    bool defined = false;
+    bool requires_grad = false;
+    Shape sizes;
+    std::vector<double> elements;
+  };
+  /// At the end, including in-place writes.
+  std::vector<Value> registers;
+  /// Gradients of a weighted sum of all registers, by differentiable input;
+  /// then those of a weighted sum of these.
+  std::vector<Value> gradients;
+  std::vector<Value> second_gradients;
+  /// The largest magnitude of all of these.
+  double largest = 0;
+};
+
+/// Runs on the calling thread. A failed check ends the process.
+ProgramOutcome RunPlain(const RandomProgram& program);
+
+/// Returns whether every result is exact in any order of summation, or rounding
+/// is far below the difference of two whole numbers.
+bool IsSmall(const RandomProgram& program, const ProgramOutcome& outcome);
+
+/// Runs on rank threads. Also checks that replicas hold the same bits, and that
+/// gradients have the layouts of their leaves.
+/// \returns a description of the difference from `expected`; empty if there is
+///     none.
+std::string RunDistributed(const RandomProgram& program,
+                           const ProgramOutcome& expected);
 
 }  // namespace crosshatch
 

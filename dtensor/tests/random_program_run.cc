@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/dtensor/tests/random_program_run.h"
 
 #include <algorithm>
 #include <cmath>
@@ -14,6 +13,7 @@
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/dtensor_testutil.h"
+#include "crosshatch/dtensor/tests/random_program.h"
 #include "crosshatch/dtensor/verify.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/tensor/autograd.h"
@@ -211,14 +211,6 @@ std::string CompareRank(const RandomProgram& program, const Tensors& made,
   return wrong;
 }
 
-std::vector<MeshAxis> AxesOf(const MeshLayout& mesh) {
-  std::vector<MeshAxis> axes;
-  for (int axis = 0; axis < mesh.ndim(); ++axis) {
-    axes.push_back({mesh.axis_name(axis), mesh.size(axis)});
-  }
-  return axes;
-}
-
 }  // namespace
 
 ProgramOutcome RunPlain(const RandomProgram& program) {
@@ -252,7 +244,7 @@ std::string RunDistributed(const RandomProgram& program,
       program.mesh.size(),
       [&](World& world) -> absl::Status {
         CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                            InitDeviceMesh(world, AxesOf(program.mesh)));
+                            InitDeviceMesh(world, program.mesh));
         Tensors made;
         CH_RETURN_IF_ERROR(Run(
             program,

@@ -28,7 +28,6 @@
 #include "crosshatch/dtensor/layout/layout_testutil.h"
 #include "crosshatch/dtensor/redistribution/fuzz_testutil.h"
 #include "crosshatch/dtensor/tests/random_program.h"
-#include "crosshatch/dtensor/tests/random_program_run.h"
 
 namespace crosshatch {
 namespace {

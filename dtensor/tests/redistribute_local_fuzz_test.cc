@@ -24,7 +24,7 @@
 #include "crosshatch/dtensor/layout/layout_testutil.h"
 #include "crosshatch/dtensor/redistribute.h"
 #include "crosshatch/dtensor/redistribution/fuzz_testutil.h"
-#include "crosshatch/dtensor/redistribution/oracle.h"
+#include "crosshatch/dtensor/redistribution/interpreter.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/testing/ranks.h"
@@ -87,14 +87,6 @@ void ExpectRight(const absl::Status& status, const std::vector<Case>& cases,
   }
 }
 
-std::vector<MeshAxis> AxesOf(const MeshLayout& mesh) {
-  std::vector<MeshAxis> axes;
-  for (int axis = 0; axis < mesh.ndim(); ++axis) {
-    axes.push_back({mesh.axis_name(axis), mesh.size(axis)});
-  }
-  return axes;
-}
-
 TEST(RedistributeLocalFuzzTest, RanksGetWhatTheDenseTensorHolds) {
   const unsigned seed = FuzzSeed();
   const unsigned cases = FuzzCases("CROSSHATCH_FUZZ_LOCAL_CASES", 160);
@@ -112,7 +104,7 @@ TEST(RedistributeLocalFuzzTest, RanksGetWhatTheDenseTensorHolds) {
         layout.size(),
         [&](World& world) -> absl::Status {
           CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                              InitDeviceMesh(world, AxesOf(layout)));
+                              InitDeviceMesh(world, layout));
           for (size_t i = 0; i < batch.size(); ++i) {
             // Half of them on a separate stream.
             Keep(Redistribute(PartOf(batch[i], mesh, world.rank()), batch[i].to,
@@ -126,34 +118,19 @@ TEST(RedistributeLocalFuzzTest, RanksGetWhatTheDenseTensorHolds) {
   }
 }
 
-/// A mesh of some of `world` ranks in a random order.
-MeshLayout RandomMesh(int world, std::mt19937& random) {
-  const std::vector<std::vector<int>> shapes = {{1},    {2},    {3},
-                                                {2, 2}, {3, 2}, {2, 1, 2}};
-  std::vector<int> shape;
-  int size = 0;
-  do {
-    shape = shapes[random() % shapes.size()];
-    size = std::accumulate(shape.begin(), shape.end(), 1,
-                           [](int a, int b) { return a * b; });
-  } while (size > world);
-  std::vector<int> ranks(world);
-  std::iota(ranks.begin(), ranks.end(), 0);
-  std::shuffle(ranks.begin(), ranks.end(), random);
-  ranks.resize(size);
-  return OracleMesh(shape, std::move(ranks));
-}
-
 TEST(RedistributeLocalFuzzTest, AcrossMeshesTheyGetItToo) {
   const unsigned seed = FuzzSeed();
   const unsigned cases = FuzzCases("CROSSHATCH_FUZZ_LOCAL_CASES", 160) / 8;
   std::cout << "seed " << seed << ", " << cases << " cases\n";
   constexpr int kWorld = 7;
+  const std::vector<std::vector<int>> shapes = {{1},    {2},    {3},
+                                                {2, 2}, {3, 2}, {2, 1, 2}};
   std::mt19937 random(seed);
   std::vector<Case> batch;
   for (unsigned i = 0; i < cases; ++i) {
-    const MeshLayout from = RandomMesh(kWorld, random);
-    batch.push_back(RandomCase(from, RandomMesh(kWorld, random), random));
+    const MeshLayout from = RandomMesh(shapes, kWorld, random);
+    batch.push_back(
+        RandomCase(from, RandomMesh(shapes, kWorld, random), random));
   }
   const absl::Status status = StatusOfRanks(
       kWorld,

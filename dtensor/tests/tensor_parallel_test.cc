@@ -87,8 +87,8 @@ Tensor SwiGluBlock(TensorSpan t) {
 TEST(TensorParallel, MlpNeedsOneReductionEachWay) {
   for (int ranks : {2, 3}) {
     OnMesh({ranks}, [](const DeviceMesh& mesh) {
-      const Layout r2 = Layout::Replicated(mesh.layout(), 2);
-      const Layout r3 = Layout::Replicated(mesh.layout(), 3);
+      const Layout r2 = Whole(mesh, 2);
+      const Layout r3 = Whole(mesh, 3);
       Compare(mesh,
               {{Fractions({2, 3, 8}, 1), r3},
                {Fractions({7, 8}, 2), r2.WithShard(0, 0)},
@@ -105,9 +105,9 @@ TEST(TensorParallel, MlpNeedsOneReductionEachWay) {
 
 TEST(TensorParallel, SequenceParallelMlpGathersAndScatters) {
   OnMesh({2}, [](const DeviceMesh& mesh) {
-    const Layout r1 = Layout::Replicated(mesh.layout(), 1);
-    const Layout r2 = Layout::Replicated(mesh.layout(), 2);
-    const Layout r3 = Layout::Replicated(mesh.layout(), 3);
+    const Layout r1 = Whole(mesh, 1);
+    const Layout r2 = Whole(mesh, 2);
+    const Layout r3 = Whole(mesh, 3);
     const Layout sequence = r3.WithShard(0, 1);
     Compare(mesh,
             {{Fractions({2, 5, 8}, 1), sequence},
@@ -130,8 +130,8 @@ TEST(TensorParallel, AttentionSplitsWholeHeads) {
   // Three key heads of two query heads each over two ranks.
   OnMesh({2}, [](const DeviceMesh& mesh) {
     const int64_t width = 4;
-    const Layout r2 = Layout::Replicated(mesh.layout(), 2);
-    const Layout r3 = Layout::Replicated(mesh.layout(), 3);
+    const Layout r2 = Whole(mesh, 2);
+    const Layout r3 = Whole(mesh, 3);
     const auto heads = [&](int dim, int64_t unit) {
       return r2.WithDim(dim, {.axes = {0}, .unit = unit});
     };
@@ -160,7 +160,7 @@ TEST(TensorParallel, AttentionSplitsWholeHeads) {
 
 TEST(TensorParallel, AttentionOfFewerHeadsThanRanks) {
   OnMesh({3}, [](const DeviceMesh& mesh) {
-    const Layout r4 = Layout::Replicated(mesh.layout(), 4);
+    const Layout r4 = Whole(mesh, 4);
     Compare(
         mesh,
         {{Fractions({1, 3, 4, 2}, 1), r4.WithDim(2, {.axes = {0}, .unit = 2})},
@@ -172,8 +172,8 @@ TEST(TensorParallel, AttentionOfFewerHeadsThanRanks) {
 
 TEST(TensorParallel, EmbeddingOfSplitRowsNeedsOneReduction) {
   OnMesh({3}, [](const DeviceMesh& mesh) {
-    const Layout r2 = Layout::Replicated(mesh.layout(), 2);
-    const Layout r3 = Layout::Replicated(mesh.layout(), 3);
+    const Layout r2 = Whole(mesh, 2);
+    const Layout r3 = Whole(mesh, 3);
     const Tensor ids = FromValues<int64_t>({2, 3}, {4, 0, 1, 4, 3, 2});
     Compare(mesh, {{Numbers({5, 4}, 1), r2.WithShard(0, 0)}}, "all_reduce:1",
             [&](TensorSpan t) {
@@ -187,8 +187,7 @@ TEST(TensorParallel, CrossEntropyOfSplitClassesMovesRowsOnly) {
   for (int ranks : {2, 3}) {
     for (const DType ids_dtype : {kInt64, kInt32, kUInt16}) {
       OnMesh({ranks}, [&](const DeviceMesh& mesh) {
-        const Layout classes =
-            Layout::Replicated(mesh.layout(), 3).WithShard(0, 2);
+        const Layout classes = Whole(mesh, 3).WithShard(0, 2);
         const Tensor targets =
             ToDType(FromValues<int64_t>({2, 3}, {6, 0, 1, 4, 3, 2}), ids_dtype);
         for (const int64_t ignored : {-100, 4}) {
@@ -207,7 +206,7 @@ TEST(TensorParallel, CrossEntropyOfSplitClassesMovesRowsOnly) {
 TEST(TensorParallel, LogitsOfOneRankOnly) {
   // Two classes over three ranks: the last holds none.
   OnMesh({3}, [](const DeviceMesh& mesh) {
-    const Layout classes = Layout::Replicated(mesh.layout(), 2).WithShard(0, 1);
+    const Layout classes = Whole(mesh, 2).WithShard(0, 1);
     const Tensor targets = FromValues<int64_t>({4}, {0, 1, 1, 0});
     Compare(mesh, {{Fractions({4, 2}, 1), classes}}, "all_reduce:2",
             [&](TensorSpan t) { return CrossEntropy(t[0], targets); });

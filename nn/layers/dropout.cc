@@ -14,7 +14,7 @@
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/random.h"
 #include "crosshatch/dtensor/verify.h"
-#include "crosshatch/mesh/rank_difference.h"
+#include "crosshatch/mesh/mesh_collectives.h"
 #include "crosshatch/nn/batch_rows.h"
 #include "crosshatch/nn/module.h"
 #include "crosshatch/tensor/creation.h"

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/mesh/sum_over_mesh.h"
+
+#include "crosshatch/mesh/mesh_collectives.h"
 
 #include <cstddef>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/communicator.h"
@@ -48,6 +50,21 @@ absl::StatusOr<std::vector<double>> SumOverMesh(const DeviceMesh& mesh,
   return SumOverMesh(
       mesh, FromValues<double>({static_cast<int64_t>(values.size())}, values),
       label);
+}
+
+absl::StatusOr<std::optional<RankDifference>> FindRankDifference(
+    const DeviceMesh& mesh, const std::string& here, const std::string& label) {
+  if (mesh.size() == 1) return std::nullopt;
+  CH_ASSIGN_OR_RETURN(Communicator * communicator, MeshCommunicator(mesh));
+  CH_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                      communicator->Exchange(here, label));
+  const absl::Span<const int> ranks = mesh.layout().ranks();
+  for (size_t i = 1; i < all.size(); ++i) {
+    if (all[i] != all[0]) {
+      return RankDifference{all[0], ranks[0], all[i], ranks[i]};
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace crosshatch

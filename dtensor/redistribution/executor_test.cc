@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/dtensor/redistribution/segments.h"
+#include "crosshatch/dtensor/redistribution/executor.h"
 
 #include <gtest/gtest.h>
 
