@@ -23,72 +23,75 @@
 
 namespace crosshatch {
 
-/// What a gathering is in one order with.
+/// The order of a gather among the other calls of a group. Gathers of one order
+/// match by their position in it.
 enum class GatherOrder : uint8_t {
-  /// With other gatherings of the rank's thread, and with no stream.
+  /// Among the gathers that the rank's thread calls; independent of streams.
   kOfRank,
-  /// With collectives, by what runs those.
+  /// Among the group's collectives; called where Agree is called.
   kOfStream,
 };
 
-/// One member's end of a group. It may be destroyed after the control plane and
-/// the rank's context, and then uses neither. Its payloads are those of the
-/// latest agreement, until Done.
+/// One member's handle of a group. Its destructor uses neither the control
+/// plane nor the rank's context, which may be destroyed before it. As Payloads,
+/// it returns the payloads of the latest agreement, until Done.
 class ControlGroup : public Payloads {
  public:
-  /// Binds this member's collectives to `stream`. Called once, by the rank's
-  /// thread, before the first of them.
+  /// Binds this member's collectives to `stream`. The rank's thread calls it
+  /// once, before the first collective.
   virtual void Bind(Stream& stream) = 0;
 
   /// Waits until all members have come to a collective, and compares their
-  /// fingerprints (CheckAgreement). Called in the order of issue, by what runs
-  /// the stream's tasks: on a CPU's queue by its worker, on a device's by the
-  /// rank's thread.
-  /// \param fingerprint valid until Done.
-  /// \param offer called once, before the others are waited for: gives the room
-  ///     for this member's payloads.
-  /// \error why the group has failed: a difference, a member that does not
-  ///     come, or a failure elsewhere.
+  /// fingerprints (CheckAgreement). Called in the order of issue, by the thread
+  /// that runs the stream's tasks: the worker of a CPU's queue, or the rank's
+  /// thread for a device's.
+  /// \param fingerprint valid until Done
+  /// \param offer called once, before the wait, with the room for this member's
+  ///     payloads
+  /// \error the failure of the group: a difference, a member that does not
+  ///     come, or a failure elsewhere
   virtual absl::Status Agree(const Fingerprint& fingerprint,
                              absl::FunctionRef<void(PayloadRoom)> offer) = 0;
-  /// This member's part of the collective that was agreed on has been issued.
+  /// Ends the collective of the latest Agree: this member's part of it has been
+  /// issued.
   virtual void Done() = 0;
 
-  /// Gathers the blobs of all members, by index; they may differ in size.
-  /// \param what names what is gathered; compared as fingerprints are.
-  /// \error why the group has failed, as of Agree.
+  /// Returns the blobs of all members, by index; they may differ in size.
+  /// \param what the name of the gather, which members compare
+  /// \error as of Agree
   virtual absl::StatusOr<std::vector<std::string>> Gather(
       GatherOrder order, std::string blob, const std::string& what) = 0;
 
   /// Polls `plane` from now on, and aborts it when the job fails.
-  /// \param blocks whether issuing to it returns when the data are in place,
-  ///     which then has to be within the timeout.
+  /// \param blocks whether DataPlane::Issue returns when the data are in place.
+  ///     If so, it must return within the timeout.
   virtual void Watch(std::shared_ptr<DataPlane> /*plane*/, bool /*blocks*/) {}
 
-  /// Ends the group on all members with `failure` (not OK), which poisons them,
-  /// and with it the job. Only the first failure of a job counts.
-  /// \returns what the group has failed with, for this member.
+  /// Fails the group, and with it the job: `failure` (not OK) poisons all
+  /// members. Only the first failure of a job counts.
+  /// \returns the failure of the group, as this member gets it
   /// \threadsafety any thread.
   virtual absl::Status Fail(const absl::Status& failure) = 0;
 };
 
-/// One rank's end. Outlives its World.
+/// One rank's handle of the job. Outlives its World.
 /// \threadsafety the rank's thread only.
 class ControlPlane {
  public:
   virtual ~ControlPlane() = default;
 
-  /// Returns this rank's end of a group that it has not joined before. All
-  /// members come here, each when it gets there.
-  /// \param member this rank's index in `key`, which is valid.
+  /// Joins a group that this rank has not joined before. Does not wait for the
+  /// other members, which join it too.
+  /// \param key valid
+  /// \param member this rank's index in `key`
   virtual absl::StatusOr<std::unique_ptr<ControlGroup>> Join(
       const GroupKey& key, int member) = 0;
 
-  /// How long a rank may keep others waiting.
+  /// Returns the longest time that a rank may keep others waiting.
   virtual absl::Duration timeout() const = 0;
 
-  /// Fails the job because of this rank, with `error` (not OK): all ranks are
-  /// poisoned and all groups end. Only the first failure of a job counts.
+  /// Fails the job because of this rank, with `error` (not OK): poisons all
+  /// ranks and ends all groups. Only the first failure of a job counts.
   virtual void FailRank(const absl::Status& error) = 0;
 };
 

@@ -34,18 +34,18 @@ class Payloads {
   virtual absl::string_view Of(int member) const = 0;
 };
 
-/// Returns room for `bytes` to `member`, aligned to 16 bytes. Called at most
-/// once per member, and not for this one.
+/// Returns memory for a payload of `bytes` to `member`, aligned to 16 bytes.
+/// Called at most once for each other member.
 using PayloadRoom = absl::FunctionRef<char*(int member, int64_t bytes)>;
 
-/// One member of a group.
+/// Moves the data of one member of a group.
 class DataPlane {
  public:
   virtual ~DataPlane() = default;
 
   /// Prepares `collective`, which is issued next if all members agree, and
-  /// writes payloads to go with the agreement. Payloads of up to some kilobytes
-  /// cost no extra message. Not called before Connect.
+  /// writes the payloads that are sent with the agreement. Payloads of up to
+  /// some kilobytes cost no extra message.
   virtual void Offer(const Collective& /*collective*/, PayloadRoom /*room*/) {}
 
   /// Issues this member's part of `collective`, on which all members agree. All
@@ -53,7 +53,7 @@ class DataPlane {
   /// thread, enqueues to `queue` and returns. For host memory, it runs on the
   /// worker of `queue`. It returns when the data are in place and no peer reads
   /// this member's memory any more, even after an error.
-  /// \param sequence of the collective in its group, for messages
+  /// \param sequence number of the collective in its group, for messages
   /// \param payloads of the members' offers
   /// \error why the group fails; ignored after Abort
   virtual absl::Status Issue(const Collective& collective, int64_t sequence,
@@ -99,7 +99,7 @@ class DataPlanes {
   virtual bool moves_host_memory() const { return true; }
 
   /// Returns whether Connect exchanges nothing. If so, it is called before the
-  /// members agree on their first collective, otherwise after that.
+  /// members agree on their first collective; otherwise after it.
   virtual bool connects_alone() const { return false; }
 
   /// Connects this rank to a group, at its first collective. All members call
@@ -112,8 +112,8 @@ class DataPlanes {
       absl::Duration timeout, Exchange exchange) = 0;
 
   /// Prepares `groups`, one for each axis of a mesh that has more than one
-  /// rank. All of `world_ranks` call it together, with as many groups: a rank
-  /// passes its group of each axis, or an empty one. Members are in order.
+  /// rank. All of `world_ranks` call it together. Each passes its group of each
+  /// axis, with the members in order, or an empty list.
   virtual absl::Status Split(const std::vector<int>& /*world_ranks*/,
                              const std::vector<std::vector<int>>& /*groups*/,
                              RankContext& /*context*/,

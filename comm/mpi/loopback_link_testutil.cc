@@ -26,8 +26,8 @@ class LoopbackLink final : public Link {
     std::lock_guard lock(wire_.mutex_);
     if (absl::Status error = OwnLoss(); !error.ok()) return error;
     if (!Dead(to)) {
-      wire_.notes_[to].emplace_back(rank_,
-                                    std::make_shared<std::string>(message));
+      wire_.controls_[to].emplace_back(rank_,
+                                       std::make_shared<std::string>(message));
     }
     request.pending = false;
     return absl::OkStatus();
@@ -37,7 +37,7 @@ class LoopbackLink final : public Link {
     std::lock_guard lock(wire_.mutex_);
     from = -1;
     if (absl::Status error = OwnLoss(); !error.ok()) return error;
-    auto& messages = wire_.notes_[rank_];
+    auto& messages = wire_.controls_[rank_];
     if (Late()) return absl::OkStatus();
     const auto next =
         std::find_if(messages.begin(), messages.end(), [&](const auto& each) {
@@ -136,12 +136,12 @@ class LoopbackLink final : public Link {
     return std::chrono::milliseconds(1);
   }
   void Notify(int rank) override {
-    if (rank == rank_ || Near(rank)) wire_.bells_[rank].Notify();
+    if (rank == rank_ || Near(rank)) wire_.notifications_[rank].Notify();
   }
-  uint32_t Arm() override { return wire_.bells_[rank_].Arm(); }
-  void Disarm() override { wire_.bells_[rank_].Disarm(); }
+  uint32_t Arm() override { return wire_.notifications_[rank_].Arm(); }
+  void Disarm() override { wire_.notifications_[rank_].Disarm(); }
   void Sleep(uint32_t seen, std::chrono::nanoseconds longest) override {
-    wire_.bells_[rank_].Sleep(seen, longest);
+    wire_.notifications_[rank_].Sleep(seen, longest);
   }
 
  private:
@@ -181,9 +181,9 @@ class LoopbackLink final : public Link {
 
 LoopbackWire::LoopbackWire(const LoopbackOptions& options)
     : options_(options),
-      notes_(static_cast<size_t>(options.size)),
+      controls_(static_cast<size_t>(options.size)),
       lost_(static_cast<size_t>(options.size)),
-      bells_(static_cast<size_t>(options.size)) {}
+      notifications_(static_cast<size_t>(options.size)) {}
 
 std::unique_ptr<Link> LoopbackWire::End(int rank) {
   return std::make_unique<LoopbackLink>(*this, rank);
@@ -199,8 +199,8 @@ void LoopbackWire::Release() { Hold(-1, -1); }
 int LoopbackWire::num_held() const {
   std::lock_guard lock(mutex_);
   int held = 0;
-  for (size_t to = 0; to < notes_.size(); ++to) {
-    for (const auto& [from, message] : notes_[to]) {
+  for (size_t to = 0; to < controls_.size(); ++to) {
+    for (const auto& [from, message] : controls_[to]) {
       held += held_ == std::pair(from, static_cast<int>(to)) ? 1 : 0;
     }
   }
@@ -227,8 +227,8 @@ bool LoopbackWire::lost(int rank) const {
 int LoopbackWire::num_unread() const {
   std::lock_guard lock(mutex_);
   int unread = 0;
-  for (size_t rank = 0; rank < notes_.size(); ++rank) {
-    if (!lost_[rank]) unread += static_cast<int>(notes_[rank].size());
+  for (size_t rank = 0; rank < controls_.size(); ++rank) {
+    if (!lost_[rank]) unread += static_cast<int>(controls_[rank].size());
   }
   return unread;
 }

@@ -78,12 +78,13 @@ class LoopbackWire {
 
   LoopbackOptions options_;
   mutable std::mutex mutex_;
-  std::vector<std::deque<std::pair<int, std::shared_ptr<std::string>>>> notes_;
+  std::vector<std::deque<std::pair<int, std::shared_ptr<std::string>>>>
+      controls_;
   std::map<Key, std::deque<std::shared_ptr<Message>>> sent_;
   std::map<Key, std::deque<std::shared_ptr<Message>>> awaited_;
   std::vector<bool> lost_;
   std::pair<int, int> held_{-1, -1};
-  std::vector<Notification> bells_;
+  std::vector<Notification> notifications_;
   bool is_blocked_ = false;
   std::condition_variable unblocked_;
 };

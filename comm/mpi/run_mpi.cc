@@ -56,7 +56,7 @@ constexpr std::chrono::microseconds kFirstSleepAfar(50);
 struct Neighbours {
   int core_share = 1;
   /// By rank; null for those on other machines.
-  std::vector<Notification*> bells;
+  std::vector<Notification*> notifications;
 };
 
 class MpiLink final : public Link {
@@ -68,8 +68,9 @@ class MpiLink final : public Link {
         size_(size),
         max_tag_(max_tag),
         neighbours_(neighbours),
-        all_near_(std::count(neighbours.bells.begin(),
-                             neighbours.bells.begin() + size, nullptr) == 0) {}
+        all_near_(std::count(neighbours.notifications.begin(),
+                             neighbours.notifications.begin() + size,
+                             nullptr) == 0) {}
 
   void Close() { MPI_Comm_free(&comm_); }
 
@@ -167,12 +168,13 @@ class MpiLink final : public Link {
     return kLongestSleep;
   }
   void Notify(int rank) override {
-    if (neighbours_.bells[rank] != nullptr) neighbours_.bells[rank]->Notify();
+    if (neighbours_.notifications[rank] != nullptr)
+      neighbours_.notifications[rank]->Notify();
   }
-  uint32_t Arm() override { return neighbours_.bells[rank_]->Arm(); }
-  void Disarm() override { neighbours_.bells[rank_]->Disarm(); }
+  uint32_t Arm() override { return neighbours_.notifications[rank_]->Arm(); }
+  void Disarm() override { neighbours_.notifications[rank_]->Disarm(); }
   void Sleep(uint32_t seen, std::chrono::nanoseconds longest) override {
-    neighbours_.bells[rank_]->Sleep(seen, longest);
+    neighbours_.notifications[rank_]->Sleep(seen, longest);
   }
 
  private:
@@ -258,7 +260,7 @@ class MpiProcess {
   int size_ = 1;
   int max_tag_ = 0;
   MPI_Comm node_ = MPI_COMM_NULL;
-  MPI_Win bells_ = MPI_WIN_NULL;
+  MPI_Win window_ = MPI_WIN_NULL;
   Neighbours neighbours_;
   bool initialised_here_ = false;
   bool started_ = false;
@@ -300,7 +302,7 @@ bool MpiProcess::CanBeFinalised() const {
 
 void MpiProcess::Finalise() {
   // Errors are ignored, since nothing handles them at exit.
-  MPI_Win_free(&bells_);
+  MPI_Win_free(&window_);
   MPI_Comm_free(&node_);
   if (initialised_here_) MPI_Finalize();
 }
@@ -413,24 +415,25 @@ absl::Status MpiProcess::MeetNeighbours() {
       MpiStatus(MPI_Allgather(&self, sizeof self, MPI_BYTE, near.data(),
                               sizeof self, MPI_BYTE, node_),
                 "MPI_Allgather"));
-  void* memory = nullptr;
+  void* mine = nullptr;
   CH_RETURN_IF_ERROR(
       MpiStatus(MPI_Win_allocate_shared(sizeof(Notification), 1, MPI_INFO_NULL,
-                                        node_, &memory, &bells_),
+                                        node_, &mine, &window_),
                 "MPI_Win_allocate_shared"));
-  new (memory) Notification;
+  new (mine) Notification;
   CH_RETURN_IF_ERROR(MpiStatus(MPI_Barrier(node_), "MPI_Barrier"));
-  neighbours_.bells.assign(static_cast<size_t>(size_), nullptr);
+  neighbours_.notifications.assign(static_cast<size_t>(size_), nullptr);
   std::vector<CoreSet> cores;
   for (int i = 0; i < num_near; ++i) {
     MPI_Aint bytes = 0;
     int unit = 0;
-    void* bell = nullptr;
+    void* theirs = nullptr;
     CH_RETURN_IF_ERROR(
-        MpiStatus(MPI_Win_shared_query(bells_, i, &bytes, &unit, &bell),
+        MpiStatus(MPI_Win_shared_query(window_, i, &bytes, &unit, &theirs),
                   "MPI_Win_shared_query"));
     const Neighbour& neighbour = near[static_cast<size_t>(i)];
-    neighbours_.bells[neighbour.rank] = static_cast<Notification*>(bell);
+    neighbours_.notifications[neighbour.rank] =
+        static_cast<Notification*>(theirs);
     cores.push_back(neighbour.cores);
   }
   neighbours_.core_share = CoreShare(cores, static_cast<size_t>(index));

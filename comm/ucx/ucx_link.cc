@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/comm/ucx/ucx_link.h"
 
-#include <ifaddrs.h>
-#include <netdb.h>
-#include <netinet/in.h>
 #include <poll.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,19 +10,15 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
 #include "crosshatch/base/core_share.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/ucx/ucx_api.h"
+#include "crosshatch/comm/ucx/ucx_settings.h"
 
 namespace crosshatch::internal {
 namespace {
@@ -52,163 +43,25 @@ uint64_t UcxTag(int from, int tag) {
   return static_cast<uint64_t>(from) << 32 | static_cast<uint64_t>(tag);
 }
 
-/// Where a process runs, and what it may share with others.
-struct Place {
-  char machine[40];
-  char ucx_version[16];
-  uint64_t network;
-  /// User, and namespaces of processes, users and IPC.
-  uint64_t access[4];
-  CoreSet cores;
-
-  bool IsOnMachineOf(const Place& other) const {
-    return std::strcmp(machine, other.machine) == 0;
-  }
-  bool SharesNetwork(const Place& other) const {
-    return IsOnMachineOf(other) && network == other.network;
-  }
-  /// Sleeping processes are woken through sockets of the network namespace.
-  bool SharesMemory(const Place& other) const {
-    return SharesNetwork(other) &&
-           std::equal(std::begin(access), std::end(access), other.access);
-  }
-};
-static_assert(std::is_trivially_copyable_v<Place>);
-
-uint64_t Namespace(const char* kind) {
-  struct stat found = {};
-  const std::string path = absl::StrCat("/proc/self/ns/", kind);
-  return stat(path.c_str(), &found) == 0 ? found.st_ino : 0;
-}
-
-Place ThisPlace(const UcxApi& api) {
-  Place place = {};
-  std::ifstream("/proc/sys/kernel/random/boot_id")
-      .getline(place.machine, sizeof place.machine);
-  std::strncpy(place.ucx_version, api.ucp_get_version_string(),
-               sizeof place.ucx_version - 1);
-  place.network = Namespace("net");
-  place.access[0] = geteuid();
-  place.access[1] = Namespace("pid");
-  place.access[2] = Namespace("user");
-  place.access[3] = Namespace("ipc");
-  place.cores = AllowedCores();
-  return place;
-}
-
-absl::StatusOr<std::vector<Place>> GatherPlaces(const UcxApi& api,
-                                                const UcxJoin& join) {
-  const Place mine = ThisPlace(api);
+absl::StatusOr<std::vector<ProcessLocation>> GatherLocations(
+    const UcxApi& api, const UcxJoin& join) {
+  const ProcessLocation mine = ThisLocation(api.ucp_get_version_string());
   CH_ASSIGN_OR_RETURN(const std::vector<std::string> blobs,
                       join.gather(std::string(
                           reinterpret_cast<const char*>(&mine), sizeof mine)));
-  std::vector<Place> places(static_cast<size_t>(join.size));
-  for (size_t r = 0; r < places.size(); ++r) {
-    if (r < blobs.size() && blobs[r].size() == sizeof(Place)) {
-      std::memcpy(&places[r], blobs[r].data(), sizeof(Place));
+  std::vector<ProcessLocation> locations(static_cast<size_t>(join.size));
+  for (size_t r = 0; r < locations.size(); ++r) {
+    if (r < blobs.size() && blobs[r].size() == sizeof(ProcessLocation)) {
+      std::memcpy(&locations[r], blobs[r].data(), sizeof(ProcessLocation));
     }
-    if (std::strcmp(places[r].ucx_version, places[0].ucx_version) == 0) {
+    if (std::strcmp(locations[r].ucx_version, locations[0].ucx_version) == 0) {
       continue;
     }
     return absl::FailedPreconditionError(absl::StrCat(
-        "rank ", r, " has UCX ", places[r].ucx_version, ", and rank 0 has ",
-        places[0].ucx_version, ": install the same on all hosts"));
+        "rank ", r, " has UCX ", locations[r].ucx_version, ", and rank 0 has ",
+        locations[0].ucx_version, ": install the same on all hosts"));
   }
-  return places;
-}
-
-/// Returns the name of this machine's network interface by which `host` is
-/// reached; empty if there is none.
-std::string InterfaceTo(absl::string_view host) {
-  absl::ConsumePrefix(&host, "[");
-  absl::ConsumeSuffix(&host, "]");
-  addrinfo hints = {};
-  hints.ai_socktype = SOCK_DGRAM;
-  addrinfo* target = nullptr;
-  // Any port: nothing is sent.
-  if (getaddrinfo(std::string(host).c_str(), "9", &hints, &target) != 0) {
-    return "";
-  }
-  sockaddr_storage own = {};
-  socklen_t own_size = sizeof own;
-  const int probe = socket(target->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  const bool found =
-      connect(probe, target->ai_addr, target->ai_addrlen) == 0 &&
-      getsockname(probe, reinterpret_cast<sockaddr*>(&own), &own_size) == 0;
-  if (probe >= 0) close(probe);
-  freeaddrinfo(target);
-  ifaddrs* interfaces = nullptr;
-  if (!found || getifaddrs(&interfaces) != 0) return "";
-  const auto text_of = [](const sockaddr* address) {
-    char text[NI_MAXHOST] = "";
-    const socklen_t size = address->sa_family == AF_INET6 ? sizeof(sockaddr_in6)
-                                                          : sizeof(sockaddr_in);
-    getnameinfo(address, size, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
-    return std::string(text);
-  };
-  const std::string wanted = text_of(reinterpret_cast<sockaddr*>(&own));
-  std::string name;
-  for (const ifaddrs* each = interfaces; each != nullptr;
-       each = each->ifa_next) {
-    const sockaddr* const address = each->ifa_addr;
-    if (address == nullptr || address->sa_family != own.ss_family) continue;
-    if (text_of(address) == wanted) name = each->ifa_name;
-  }
-  freeifaddrs(interfaces);
-  return name;
-}
-
-/// Returns the ports of RDMA devices, as UCX names them.
-std::vector<std::string> RdmaPorts() {
-  std::vector<std::string> ports;
-  std::error_code none;
-  const std::filesystem::path devices = "/sys/class/infiniband";
-  for (const auto& device :
-       std::filesystem::directory_iterator(devices, none)) {
-    for (const auto& port :
-         std::filesystem::directory_iterator(device.path() / "ports", none)) {
-      ports.push_back(absl::StrCat(device.path().filename().string(), ":",
-                                   port.path().filename().string()));
-    }
-  }
-  return ports;
-}
-
-struct Setting {
-  const char* name;
-  std::string value;
-};
-
-/// Returns the settings of UCX, each of which a variable of the environment
-/// overrides.
-std::vector<Setting> Settings(const std::vector<Place>& places,
-                              const std::string& coordinator_host) {
-  std::vector<Setting> settings = {
-      // The coordinator finds dead processes.
-      {"KEEPALIVE_INTERVAL", "inf"},
-      // Up to this size, two copies are faster than a handshake.
-      {"RNDV_THRESH", "128k"}};
-  bool one_network = true;
-  bool share_memory = true;
-  for (const Place& a : places) {
-    one_network = one_network && a.SharesNetwork(places[0]);
-    for (const Place& b : places) {
-      share_memory = share_memory && (!a.IsOnMachineOf(b) || a.SharesMemory(b));
-    }
-  }
-  if (one_network) {
-    settings.push_back({"TLS", share_memory ? "self,posix,cma" : "self,tcp"});
-    settings.push_back({"NET_DEVICES", "lo"});
-    return settings;
-  }
-  if (!share_memory) settings.push_back({"TLS", "^sm"});
-  const std::string interface = InterfaceTo(coordinator_host);
-  if (!interface.empty()) {
-    std::vector<std::string> devices = RdmaPorts();
-    devices.push_back(interface);
-    settings.push_back({"NET_DEVICES", absl::StrJoin(devices, ",")});
-  }
-  return settings;
+  return locations;
 }
 
 class UcxLink final : public Link {
@@ -226,7 +79,7 @@ class UcxLink final : public Link {
     if (context_ != nullptr) api_.ucp_cleanup(context_);
   }
 
-  absl::Status Open(const std::vector<Setting>& settings);
+  absl::Status Open(const std::vector<UcxSetting>& settings);
   absl::StatusOr<std::string> Address();
   /// Connects to all peers. UCX 1.13 may end the process if a peer is lost that
   /// waits for the reply to its connection request. A synchronous message is
@@ -330,11 +183,11 @@ class UcxLink final : public Link {
   std::string incoming_message_;
 };
 
-absl::Status UcxLink::Open(const std::vector<Setting>& settings) {
+absl::Status UcxLink::Open(const std::vector<UcxSetting>& settings) {
   ucp_config_t* config = nullptr;
   ucs_status_t status = api_.ucp_config_read(nullptr, nullptr, &config);
   if (status != UCS_OK) return StartError("ucp_config_read", status);
-  for (const Setting& setting : settings) {
+  for (const UcxSetting& setting : settings) {
     if (std::getenv(absl::StrCat("UCX_", setting.name).c_str()) != nullptr) {
       continue;
     }
@@ -587,18 +440,18 @@ absl::StatusOr<std::unique_ptr<Link>> OpenUcxLink(
         "a job of ", ranks, " ranks, and there are ", join.size, " processes"));
   }
   CH_ASSIGN_OR_RETURN(const UcxApi* api, LoadUcx());
-  CH_ASSIGN_OR_RETURN(const std::vector<Place> places,
-                      GatherPlaces(*api, join));
+  CH_ASSIGN_OR_RETURN(const std::vector<ProcessLocation> locations,
+                      GatherLocations(*api, join));
   std::vector<CoreSet> cores;
   size_t self = 0;
-  for (const Place& place : places) {
-    if (!place.IsOnMachineOf(places[join.rank])) continue;
-    if (&place == &places[join.rank]) self = cores.size();
-    cores.push_back(place.cores);
+  for (const ProcessLocation& location : locations) {
+    if (!location.IsOnMachineOf(locations[join.rank])) continue;
+    if (&location == &locations[join.rank]) self = cores.size();
+    cores.push_back(location.cores);
   }
   auto link = std::make_unique<UcxLink>(
       *api, join.rank, ranks > 0 ? ranks : join.size, CoreShare(cores, self));
-  CH_RETURN_IF_ERROR(link->Open(Settings(places, join.coordinator_host)));
+  CH_RETURN_IF_ERROR(link->Open(UcxSettings(locations, join.coordinator_host)));
   CH_ASSIGN_OR_RETURN(std::string address, link->Address());
   CH_ASSIGN_OR_RETURN(std::vector<std::string> addresses,
                       join.gather(std::move(address)));
