@@ -18,6 +18,7 @@
 #include "crosshatch/base/core_share.h"
 #include "crosshatch/base/start_thread.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/idle_watch.h"
 #include "crosshatch/comm/local/local_hub.h"
 #include "crosshatch/comm/local/local_planes.h"
 #include "crosshatch/comm/return_grace.h"
@@ -30,6 +31,7 @@
 namespace crosshatch {
 namespace {
 
+using internal::IdleWatch;
 using internal::LocalHub;
 using internal::WatchClock;
 using internal::WatchMoment;
@@ -89,44 +91,21 @@ absl::Status ConnectDevices(const JobOptions& options, int ranks) {
   return absl::OkStatus();
 }
 
-/// Finds a rank that computes indefinitely after another has finished.
-class IdleRanks {
- public:
-  IdleRanks(LocalHub& hub, int ranks) : hub_(hub), seen_(ranks) {}
-
-  /// Fails the run if another rank has finished and a rank has been in no
-  /// collective since then for `timeout`.
-  void Check(const std::vector<int>& unfinished, const WatchMoment& now,
-             absl::Duration timeout) {
-    if (unfinished.size() == seen_.size()) return;
-    for (const int rank : unfinished) {
-      const LocalHub::Turns& turns = hub_.turns(rank);
-      const int64_t ended = turns.ended.load(std::memory_order_relaxed);
-      const int64_t begun = turns.begun.load(std::memory_order_relaxed);
-      Seen& seen = seen_[static_cast<size_t>(rank)];
-      if (begun != ended || begun != seen.turns) {
-        seen = {.turns = begun, .since = now.counted};
-      } else if (now.counted - seen.since > timeout) {
-        hub_.FailRank(rank,
-                      absl::DeadlineExceededError(absl::StrCat(
-                          "its function goes on, and has been in no collective "
-                          "for ",
-                          absl::FormatDuration(timeout),
-                          "; others, which have finished, wait for it")));
-        return;
-      }
-    }
+/// Fails the run if a rank computes indefinitely after another has finished.
+void CheckIdle(LocalHub& hub, const std::vector<int>& unfinished,
+               const WatchMoment& now, absl::Duration timeout,
+               std::vector<IdleWatch>& watches) {
+  if (unfinished.size() == watches.size()) return;
+  for (const int rank : unfinished) {
+    const LocalHub::Turns& turns = hub.turns(rank);
+    const int64_t ended = turns.ended.load(std::memory_order_relaxed);
+    const int64_t begun = turns.begun.load(std::memory_order_relaxed);
+    const absl::Status idle = watches[static_cast<size_t>(rank)].Look(
+        now.counted, timeout, begun, begun != ended,
+        "others, which have finished, wait");
+    if (!idle.ok()) return hub.FailRank(rank, idle);
   }
-
- private:
-  struct Seen {
-    int64_t turns = -1;
-    absl::Duration since;
-  };
-
-  LocalHub& hub_;
-  std::vector<Seen> seen_;
-};
+}
 
 /// Waits until all ranks have finished; fails the run after a timeout.
 void Watch(LocalHub& hub, int ranks, Progress& progress,
@@ -136,11 +115,11 @@ void Watch(LocalHub& hub, int ranks, Progress& progress,
   const absl::Duration grace = ReturnGrace(timeout);
   WatchClock clock(/*longest_step=*/2 * pause);
   std::optional<absl::Duration> failed;
-  IdleRanks idle(hub, ranks);
+  std::vector<IdleWatch> watches(static_cast<size_t>(ranks));
   while (!progress.WaitForAll(absl::ToChronoNanoseconds(pause))) {
     const WatchMoment now = clock.Look(std::chrono::steady_clock::now());
     hub.CheckDeadlines(now, timeout);
-    idle.Check(progress.Unfinished(), now, timeout);
+    CheckIdle(hub, progress.Unfinished(), now, timeout, watches);
     if (hub.failure().ok()) continue;
     if (!failed.has_value()) failed = now.counted;
     // A thread cannot be stopped from outside, and waiting for it would hang.

@@ -8,8 +8,9 @@
 namespace crosshatch::internal {
 namespace {
 
-/// Polls before the core is yielded: some microseconds.
-constexpr int kLooks = 10;
+/// Polls before the core is yielded: some tens of microseconds, about the cost
+/// of a sleep and a wake-up.
+constexpr int kLooks = 40;
 
 }  // namespace
 

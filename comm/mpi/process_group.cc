@@ -17,14 +17,9 @@ ProcessGroup::ProcessGroup(std::shared_ptr<ProcessJob> job,
     : job_(std::move(job)),
       context_(context),
       group_(job_->Connect(key, member)),
-      description_(Describe(key)) {
-  const auto members = static_cast<size_t>(size());
-  for (Lane* lane : {&agreements_, &gathers_}) {
-    lane->messages.resize(members);
-    lane->fingerprints.resize(members);
-    lane->pointers.resize(members);
-  }
-}
+      description_(Describe(key)),
+      agreements_(group_->agreements),
+      gathers_(group_->gathers) {}
 
 void ProcessGroup::Bind(Stream& stream) {
   // For a device's queue the rank's thread compares, not the stream.
@@ -59,17 +54,15 @@ absl::Status ProcessGroup::Agree(const Fingerprint& fingerprint,
 void ProcessGroup::Done() {
   Close(agreements_);
   ProcessJob::Lock lock = job_->TakeLock();
-  group_->agreements.since.reset();
+  agreements_.since.reset();
   group_->issuing_since.reset();
 }
 
 std::string ProcessGroup::Start(Lane& lane, const Fingerprint& fingerprint) {
   Close(lane);
-  ++lane.round;
-  lane.is_open = size() > 1;
   std::string own;
-  StartMessage({.kind = lane.kind, .group = group_->id, .round = lane.round},
-               own);
+  StartMessage(
+      {.kind = lane.kind, .group = group_->id, .round = lane.round + 1}, own);
   AppendFingerprint(fingerprint, own);
   for (int r = 0; r < size(); ++r) {
     if (r != me()) lane.messages[static_cast<size_t>(r)] = own;
@@ -80,13 +73,13 @@ std::string ProcessGroup::Start(Lane& lane, const Fingerprint& fingerprint) {
 void ProcessGroup::Close(Lane& lane) {
   if (!lane.is_open) return;
   ProcessJob::Lock lock = job_->TakeLock();
-  lane.rounds.arrivals.Close(lane.round);
+  lane.arrivals.Close(lane.round);
   lane.is_open = false;
 }
 
 absl::string_view ProcessGroup::PayloadOf(const Lane& lane, int member) const {
   if (!lane.is_open || member == me()) return "";
-  const Arrivals& arrivals = lane.rounds.arrivals;
+  const Arrivals& arrivals = lane.arrivals;
   const MessageHeader& header = arrivals.header(member, lane.round);
   return absl::string_view(arrivals.message(member, lane.round))
       .substr(static_cast<size_t>(header.data_at),
@@ -95,13 +88,14 @@ absl::string_view ProcessGroup::PayloadOf(const Lane& lane, int member) const {
 
 absl::Status ProcessGroup::Exchange(Lane& lane, std::string own) {
   const std::vector<int>& ranks = group_->key.world_ranks;
-  Arrivals& arrivals = lane.rounds.arrivals;
+  Arrivals& arrivals = lane.arrivals;
   ProcessJob::Lock lock = job_->TakeLock();
   if (job_->failed()) {
     lock.unlock();
     return job_->failure();
   }
-  job_->BeginRound(lane.rounds, lane.round);
+  job_->BeginRound(lane);
+  lane.is_open = true;
   arrivals.File(me(), HeaderOf(own), own);
   for (int i = 1; i < size(); ++i) {
     const int r = (me() + i) % size();
@@ -144,7 +138,7 @@ absl::Status ProcessGroup::Exchange(Lane& lane, std::string own) {
 }
 
 std::string ProcessGroup::DescribeMembers(Lane& lane) const {
-  const Arrivals& arrivals = lane.rounds.arrivals;
+  const Arrivals& arrivals = lane.arrivals;
   for (int r = 0; r < size(); ++r) {
     lane.pointers[r] = nullptr;
     if (!arrivals.Came(r, lane.round)) continue;
@@ -159,8 +153,7 @@ absl::Status ProcessGroup::CheckMembers(Lane& lane,
   for (int r = 0; r < size(); ++r) {
     lane.pointers[r] = r == me() ? &fingerprint : &lane.fingerprints[r];
     if (r == me()) continue;
-    ReadFingerprint(lane.rounds.arrivals.message(r, lane.round),
-                    lane.fingerprints[r]);
+    ReadFingerprint(lane.arrivals.message(r, lane.round), lane.fingerprints[r]);
   }
   const absl::Status agreement =
       CheckAgreement(description_, group_->key.world_ranks, lane.pointers);
@@ -193,7 +186,7 @@ absl::StatusOr<std::vector<std::string>> ProcessGroup::Gather(
   }
   if (exchanged.ok()) Close(lane);
   ProcessJob::Lock lock = job_->TakeLock();
-  lane.rounds.since.reset();
+  lane.since.reset();
   if (!exchanged.ok()) return exchanged;
   return blobs;
 }

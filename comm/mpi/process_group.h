@@ -36,20 +36,7 @@ class ProcessGroup final : public ControlGroup {
   absl::Status Fail(const absl::Status& failure) override;
 
  private:
-  /// The rounds of one kind. One thread at a time uses a lane: agreements run
-  /// on the stream's thread, exchanges on the rank's.
-  struct Lane {
-    JobGroup::Rounds& rounds;
-    const MessageKind kind;
-    /// The last round, and whether its messages are still used.
-    int64_t round = -1;
-    bool is_open = false;
-    /// The messages of the next round, by member.
-    std::vector<std::string> messages = {};
-    /// By member.
-    std::vector<Fingerprint> fingerprints = {};
-    std::vector<const Fingerprint*> pointers = {};
-  };
+  using Lane = JobGroup::Lane;
 
   int size() const { return group_->size(); }
   int me() const { return group_->me; }
@@ -72,8 +59,8 @@ class ProcessGroup final : public ControlGroup {
   RankContext& context_;
   const std::shared_ptr<JobGroup> group_;
   const std::string description_;
-  Lane agreements_{group_->agreements, MessageKind::kAgree};
-  Lane gathers_{group_->gathers, MessageKind::kGather};
+  Lane& agreements_;
+  Lane& gathers_;
 
   // For the thread that runs the stream's tasks only.
   SpanRow spans_;

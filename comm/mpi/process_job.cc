@@ -43,8 +43,8 @@ JobGroup::JobGroup(const GroupKey& group_key, int member)
       me(member),
       id(GroupId(key)),
       member_of(MembersByRank(key)),
-      agreements(key.size()),
-      gathers(key.size()),
+      agreements(MessageKind::kAgree, key.world_ranks.size()),
+      gathers(MessageKind::kGather, key.world_ranks.size()),
       left(static_cast<size_t>(key.size()), kStays) {}
 
 ProcessJob::ProcessJob(Link& link, absl::Duration timeout,
@@ -209,17 +209,13 @@ void ProcessJob::CheckIdle() {
         return entry.second->agreements.since.has_value() ||
                entry.second->gathers.since.has_value();
       });
-  const absl::Duration now = RunningTime();
-  if (!idle_since_.has_value() || waits || idle_turns_ != turns_) {
-    idle_since_ = now;
-    idle_turns_ = turns_;
+  const absl::Status idle =
+      idle_.Look(RunningTime(), timeout_, turns_, waits,
+                 absl::StrCat("rank ", other - finished_.begin(),
+                              ", which has finished, waits"));
+  if (!idle.ok()) {
+    FailLocked({.world_ranks = {rank_}, .error = idle});
   }
-  if (now - *idle_since_ <= timeout_) return;
-  lock.unlock();
-  FailRank(absl::DeadlineExceededError(absl::StrCat(
-      "its function goes on, and has been in no collective for ",
-      absl::FormatDuration(timeout_), "; rank ", other - finished_.begin(),
-      ", which has finished, waits for it")));
 }
 
 bool ProcessJob::ended_together() const {
@@ -324,10 +320,10 @@ void ProcessJob::LeaveRounds(JobGroup& group, int64_t round) {
   PostToOthers(group.key.world_ranks, message);
 }
 
-void ProcessJob::BeginRound(JobGroup::Rounds& rounds, int64_t round) {
-  rounds.round = round;
-  rounds.since = Clock::now();
-  rounds.turn = ++turns_;
+void ProcessJob::BeginRound(JobGroup::Lane& lane) {
+  ++lane.round;
+  lane.since = Clock::now();
+  lane.turn = ++turns_;
 }
 
 void ProcessJob::RecordLinkError(const absl::Status& error) {
@@ -507,22 +503,21 @@ std::string ProcessJob::ActivityLocked() const {
   const auto add = [&](const auto&... parts) {
     absl::StrAppend(&text, text.empty() ? "" : "; ", parts...);
   };
-  const auto describe = [](const JobGroup& group,
-                           const JobGroup::Rounds& rounds) {
+  const auto describe = [](const JobGroup& group, const JobGroup::Lane& lane) {
     return absl::StrCat(
-        DescribeMessage(rounds.arrivals.message(group.me, rounds.round)),
-        " of ", Describe(group.key));
+        DescribeMessage(lane.arrivals.message(group.me, lane.round)), " of ",
+        Describe(group.key));
   };
   const JobGroup* last_group = nullptr;
-  const JobGroup::Rounds* last = nullptr;
+  const JobGroup::Lane* last = nullptr;
   for (const auto& [id, group] : groups_) {
-    for (const auto* rounds : {&group->gathers, &group->agreements}) {
-      if (rounds->turn > (last == nullptr ? 0 : last->turn)) {
-        last = rounds;
+    for (const auto* lane : {&group->gathers, &group->agreements}) {
+      if (lane->turn > (last == nullptr ? 0 : last->turn)) {
+        last = lane;
         last_group = group.get();
       }
-      if (!rounds->since.has_value()) continue;
-      add("in ", describe(*group, *rounds), For(*rounds->since));
+      if (!lane->since.has_value()) continue;
+      add("in ", describe(*group, *lane), For(*lane->since));
     }
   }
   if (!text.empty()) return text;

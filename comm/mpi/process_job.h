@@ -24,6 +24,7 @@
 #include "crosshatch/base/event_sink.h"
 #include "crosshatch/comm/data_plane.h"
 #include "crosshatch/comm/group_key.h"
+#include "crosshatch/comm/idle_watch.h"
 #include "crosshatch/comm/job_failure.h"
 #include "crosshatch/comm/mpi/control_message.h"
 #include "crosshatch/comm/mpi/link.h"
@@ -50,9 +51,17 @@ struct JobGroup {
   const int me;
   const uint64_t id;
   const absl::flat_hash_map<int, int> member_of;
-  /// The rounds of one kind.
-  struct Rounds {
-    explicit Rounds(int members) : arrivals(members) {}
+  /// The rounds of one kind. One thread at a time runs them: agreements the
+  /// stream's, gathers the rank's.
+  struct Lane {
+    Lane(MessageKind lane_kind, size_t members)
+        : kind(lane_kind),
+          arrivals(static_cast<int>(members)),
+          messages(members),
+          fingerprints(members),
+          pointers(members) {}
+
+    const MessageKind kind;
     Arrivals arrivals;
     /// The round that this process is in, or the last one.
     int64_t round = -1;
@@ -60,9 +69,17 @@ struct JobGroup {
     std::optional<Clock::time_point> since;
     /// Counts the rounds of all groups.
     int64_t turn = 0;
+
+    // For the thread that runs the rounds only.
+    /// Whether the messages of the last round are still used.
+    bool is_open = false;
+    /// By member: the messages of the next round, and what came in the last.
+    std::vector<std::string> messages;
+    std::vector<Fingerprint> fingerprints;
+    std::vector<const Fingerprint*> pointers;
   };
-  Rounds agreements;
-  Rounds gathers;
+  Lane agreements;
+  Lane gathers;
   /// The first agreement that each member skips.
   std::vector<int64_t> left;
 
@@ -189,7 +206,7 @@ class ProcessJob {
   /// Informs the group that this process skips agreement `round` and later
   /// ones, and does not read its peers' memory for them.
   void LeaveRounds(JobGroup& group, int64_t round);
-  void BeginRound(JobGroup::Rounds& rounds, int64_t round);
+  void BeginRound(JobGroup::Lane& lane);
   /// Records the first error of the link, which ends this rank.
   void RecordLinkError(const absl::Status& error);
   const absl::Status& link_error() const { return link_error_; }
@@ -278,10 +295,7 @@ class ProcessJob {
   std::optional<absl::Duration> failed_at_;  ///< As RunningTime.
   absl::Status link_error_;
   bool function_returned_ = false;
-  /// Since when another rank has finished and this one has begun no collective,
-  /// as RunningTime; and turns_ at that time.
-  std::optional<absl::Duration> idle_since_;
-  int64_t idle_turns_ = 0;
+  IdleWatch idle_;
   bool ended_together_ = false;
 
   /// Increases whenever a thread that waits for messages has the lock.

@@ -206,10 +206,10 @@ std::string Transfer::Awaited(const std::vector<Piece>& pieces) const {
     ranks.push_back(
         absl::StrCat("rank ", group_.key.world_ranks[piece.flow->member]));
   }
-  const JobGroup::Rounds& rounds = group_.agreements;
+  const JobGroup::Lane& lane = group_.agreements;
   return absl::StrCat(
       absl::StrJoin(ranks, ", "), " came to ",
-      DescribeMessage(rounds.arrivals.message(group_.me, rounds.round)),
+      DescribeMessage(lane.arrivals.message(group_.me, lane.round)),
       " and moved no data since");
 }
 
