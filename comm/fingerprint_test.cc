@@ -78,7 +78,7 @@ TEST(CheckAgreement, AcceptsEqualOnes) {
   EXPECT_TRUE(CheckAgreement("g", kRanks, AllGathers()).ok());
 }
 
-TEST(CheckAgreement, SaysWhichRanksSayWhat) {
+TEST(CheckAgreement, NamesTheRanksOfEachValue) {
   std::vector<Fingerprint> members = AllGathers();
   members[1].dtype = kBFloat16;
   members[1].label = "wk";

@@ -75,7 +75,7 @@ TEST(ThreadBarrier, NobodyLeavesBeforeAllHaveCome) {
 
 // A member that left because of the failure appears to keep the others waiting,
 // which must not be reported.
-TEST(Rendezvous, MembersAreToldOfWhatFailedBefore) {
+TEST(Rendezvous, MembersGetAnEarlierFailure) {
   Party party(2);
   party.failed_before = absl::InternalError("the first");
   party.graph.SetFinished(party.agents[1]);

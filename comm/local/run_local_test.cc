@@ -205,7 +205,7 @@ TEST(RunLocal, ReportsPoisonThatTheRankIgnored) {
   EXPECT_EQ(status, absl::DataLossError("rank 1: nan"));
 }
 
-TEST(RunLocal, GroupsAskedForAfterAFailureHaveFailed) {
+TEST(RunLocal, GroupsRequestedAfterAFailureHaveFailed) {
   absl::Status late_group;
   const absl::Status status = RunLocal(2, [&](World& world) -> absl::Status {
     if (world.rank() == 0) return absl::InternalError("boom");

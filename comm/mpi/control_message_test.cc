@@ -79,7 +79,7 @@ TEST(ControlMessageTest, AFailureComesBack) {
   EXPECT_EQ(got.world_ranks, failure.world_ranks);
 }
 
-TEST(ControlMessageDeathTest, ANoteThatIsCutShortStops) {
+TEST(ControlMessageDeathTest, AMessageThatIsCutShortEndsTheProcess) {
   std::string message;
   StartMessage({}, message);
   Fingerprint f;
@@ -90,7 +90,7 @@ TEST(ControlMessageDeathTest, ANoteThatIsCutShortStops) {
   EXPECT_DEATH(ReadFingerprint(message, got), "a message is cut short");
 }
 
-TEST(ControlMessageTest, GroupsHaveNumbersOfTheirOwn) {
+TEST(ControlMessageTest, GroupsHaveDifferentIds) {
   const GroupKey key{"tp", {0, 1}, "comm"};
   EXPECT_EQ(GroupId(key), GroupId(key));
   for (const GroupKey& other :

@@ -121,7 +121,7 @@ TEST(MpiJobTest, LabelsAndBlobsOfAnyLength) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
-TEST(MpiJobTest, WhatAllSayBeforeThereIsAJob) {
+TEST(MpiJobTest, BlobsAreExchangedBeforeThereIsAJob) {
   int rank = 0;
   int size = 0;
   ASSERT_TRUE(RunMpi([&](World& world) {

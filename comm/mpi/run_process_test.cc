@@ -132,7 +132,7 @@ TEST(RunProcessTest, WithoutAChannelALostProcessIsMissedAfterTheTimeout) {
 }
 
 /// The link cannot report its own error, and its rank continues for a while.
-TEST(RunProcessTest, AnErrorOfTheLinkIsToldWhileItsRankGoesOn) {
+TEST(RunProcessTest, AnErrorOfTheLinkIsReportedWhileItsRankGoesOn) {
   LoopbackWire wire({.size = 2, .dies_at_first_send = 1});
   FailureChannelForTest channels[2];
   RunLoopback(
@@ -171,7 +171,7 @@ TEST(RunProcessTest, NothingOfAJobThatEndedWellIsOnItsWay) {
   EXPECT_EQ(wire.num_unread(), 0);
 }
 
-TEST(RunProcessTest, WhoWaitsForARankThatNeverCameToTheGroupHearsThatItEnded) {
+TEST(RunProcessTest, AWaitForARankThatNeverJoinedEndsWhenItFinishes) {
   LoopbackWire wire({.size = 2});
   const auto results = RunLoopback(
       wire, 2,
@@ -187,7 +187,7 @@ TEST(RunProcessTest, WhoWaitsForARankThatNeverCameToTheGroupHearsThatItEnded) {
   EXPECT_EQ(results[1].status, results[0].status);
 }
 
-TEST(RunProcessTest, SaysWhatARankComputesAfter) {
+TEST(RunProcessTest, ActivityNamesTheLastCollective) {
   LoopbackWire wire({.size = 2});
   FailureChannelForTest channels[2];
   std::vector<std::string> said[2];
@@ -221,7 +221,7 @@ TEST(RunProcessTest, SaysWhatARankComputesAfter) {
 
 /// The coordinator reports to rank 3 before the others. That rank 3 has
 /// finished, which rank 0 receives first, is not the cause of the failure.
-TEST(RunProcessTest, TheEndOfARankThatHeardOfAFailureIsNotTheFailure) {
+TEST(RunProcessTest, TheEndOfARankThatReceivedAFailureIsNotTheFailure) {
   LoopbackWire wire({.size = 4});
   FailureChannelForTest channels[4];
   const FailureNotice failure = {.world_ranks = {2},
@@ -562,7 +562,7 @@ TEST(RunProcessDeathTest, ARankThatDoesNotComeBackEndsItsProcess) {
       "rank 0 did not come back within 5s after the run failed: .*disk full");
 }
 
-TEST(RunProcessTest, SaysWhatTheRankDoes) {
+TEST(RunProcessTest, ActivityNamesTheCurrentCollective) {
   LoopbackWire wire({.size = 2});
   FailureChannelForTest channels[2];
   RunLoopback(

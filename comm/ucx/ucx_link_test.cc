@@ -245,7 +245,7 @@ INSTANTIATE_TEST_SUITE_P(By, UcxLinkTest, testing::Bool(),
                            return param.param ? "Tcp" : "SharedMemory";
                          });
 
-TEST_P(UcxLinkTest, NotesAndDataOfAllSizesArriveInOrder) {
+TEST_P(UcxLinkTest, ControlMessagesAndDataOfAllSizesArriveInOrder) {
   const auto text = [](int from, size_t bytes) {
     std::string filled(bytes, static_cast<char>('a' + from));
     if (bytes > 2) filled[bytes / 2] = static_cast<char>(bytes);
@@ -402,7 +402,7 @@ TEST_P(UcxLinkTest, AReceiveThatIsCancelledTakesNoMessage) {
   EXPECT_EQ(RunProcesses(2, run), std::vector<int>(2, 0));
 }
 
-TEST_P(UcxLinkTest, SleepsUntilAMessageComesOrItsOwnRankRings) {
+TEST_P(UcxLinkTest, SleepsUntilAMessageComesOrItsOwnRankNotifies) {
   const auto run = [](std::unique_ptr<Link> link) -> absl::Status {
     CH_RETURN_IF_ERROR(Barrier(*link));
     if (link->rank() == 0) {
@@ -482,7 +482,7 @@ bool CanBeNobody() {
 }
 
 /// Neither can open the other's memory.
-TEST(UcxPlaceTest, ProcessesOfDifferentUsersExchangeData) {
+TEST(UcxLocationTest, ProcessesOfDifferentUsersExchangeData) {
   if (!CanBeNobody()) {
     std::cerr << "NOT CHECKED: processes of two users: this is not root\n";
     return;
@@ -510,7 +510,7 @@ TEST(UcxPlaceTest, ProcessesOfDifferentUsersExchangeData) {
             std::vector<int>(2, 0));
 }
 
-TEST(UcxPlaceTest, AConnectionThatBreaksIsAnErrorAfterAWhile) {
+TEST(UcxLocationTest, AConnectionThatBreaksIsAnErrorAfterAWhile) {
   setenv("UCX_TLS", "self,tcp", /*overwrite=*/1);
   const auto run = [](std::unique_ptr<Link> link) -> absl::Status {
     CH_RETURN_IF_ERROR(Barrier(*link));
