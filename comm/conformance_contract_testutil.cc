@@ -25,7 +25,7 @@ absl::Status ExpectSays(const absl::Status& status, absl::StatusCode code,
       status.message().find(text) != absl::string_view::npos) {
     return absl::OkStatus();
   }
-  return Wrong("'", status.ToString(), "' does not say '", text, "'");
+  return Wrong("'", status.ToString(), "' does not contain '", text, "'");
 }
 
 /// Returns lists of different lengths, one of them empty.

@@ -26,8 +26,8 @@ struct GroupKey {
   friend auto operator<=>(const GroupKey&, const GroupKey&) = default;
 };
 
-/// Returns ranks for messages: "rank 3", "ranks 0, 2". More than eight ranks
-/// are given as ranges, "ranks 1-2999", at most eight of them.
+/// Returns text about ranks, for messages: "rank 3", "ranks 0, 2". More than
+/// eight ranks are given as ranges, "ranks 1-2999", at most eight of them.
 std::string DescribeRanks(absl::Span<const int> ranks);
 
 /// Returns "group 'tp' (ranks 0, 2)", for messages.

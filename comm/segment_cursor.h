@@ -27,25 +27,24 @@ EvenRuns CutRuns(const EvenRuns& even, int64_t run);
 class SegmentCursor {
  public:
   /// \param segments outlive the cursor.
-  /// \param begin the element to start at, at most the number there is.
+  /// \param begin the index of the first element, at most their number.
   SegmentCursor(absl::Span<const Segment> segments, int64_t elem_bytes,
                 int64_t begin = 0);
 
-  /// The element at the cursor.
+  /// Returns the address of the element at the cursor.
   std::byte* data() const { return data_; }
-  /// Elements that follow one another in memory from here; 0 at the end.
+  /// Returns the number of contiguous elements from here; 0 at the end.
   int64_t contiguous() const { return contiguous_; }
   /// Returns the runs of one length and stride from here; the first run is
   /// contiguous().
   EvenRuns even_runs() const;
-  /// Moves on by `count`, at most contiguous().
+  /// Advances by `count`, which is at most contiguous().
   void Advance(int64_t count);
   /// Advances by `count`, which is at most the number of remaining elements.
   void Skip(int64_t count);
 
  private:
-  /// Goes to element `skip` from the start of the current segment, or of those
-  /// after it.
+  /// Moves to element `skip`, counted from the start of the current segment.
   void Seek(int64_t skip);
 
   const absl::Span<const Segment> segments_;
@@ -57,8 +56,8 @@ class SegmentCursor {
   int64_t contiguous_ = 0;
 };
 
-/// Copies `count` elements from the one to the other. Does nothing where both
-/// are the same memory.
+/// Copies `count` elements, except those that are in the same memory on both
+/// sides.
 void CopySegments(SegmentCursor from, SegmentCursor to, int64_t count,
                   int64_t elem_bytes);
 

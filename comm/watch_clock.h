@@ -17,7 +17,7 @@ using SteadyTime = std::chrono::steady_clock::time_point;
 
 /// One reading of the clock.
 struct WatchMoment {
-  /// By the watchdog's clock.
+  /// The time by the watchdog's clock.
   absl::Duration counted;
   SteadyTime real;
   /// The most that the clock advances between two readings.

@@ -47,7 +47,8 @@ class LocalHub {
   /// Fails the run because of `rank`. `error` poisons it; the others get
   /// kAborted.
   void FailRank(int rank, const absl::Status& error);
-  /// Fails the run in a group. `error`, which names it, poisons its members.
+  /// Fails the run because of a group. `error`, which names the group, poisons
+  /// its members.
   /// \returns the members' error: `error`, or that of an earlier failure.
   absl::Status FailGroup(const LocalGroup& group, const absl::Status& error);
 
@@ -79,7 +80,8 @@ class LocalHub {
   std::map<GroupKey, std::shared_ptr<LocalGroup>> groups_;
   /// The first failure.
   std::optional<FailureNotice> failure_;
-  const LocalGroup* failed_group_ = nullptr;  ///< Whose own it is, if any's.
+  /// The group that it is the failure of; null for that of a rank.
+  const LocalGroup* failed_group_ = nullptr;
   std::vector<Turns> turns_;
 };
 

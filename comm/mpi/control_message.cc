@@ -99,7 +99,7 @@ void ReadCounts(WireReader& reader, Counts& counts) {
     const auto value = reader.Value<int64_t>();
     auto times = reader.Value<int32_t>();
     CH_CHECK(times > 0 && counts.size() - i >= static_cast<size_t>(times))
-        << "a message has more counts than it says";
+        << "a message contains more counts than its header states";
     for (; times > 0; --times) counts[i++] = value;
   }
 }

@@ -3,7 +3,7 @@
 #define CROSSHATCH_COMM_MPI_PROCESS_JOB_H_
 
 /// \file
-/// One job of processes, in one process: its groups, its failure, its end.
+/// ProcessJob: one process's part of a job of processes.
 
 #include <atomic>
 #include <chrono>
@@ -174,7 +174,7 @@ class ProcessJob {
   /// Returns whether all ranks have ended, so that the link can be closed.
   bool ended_together() const;
 
-  /// Lets Watch poll `plane` from now on, and abort it when the job fails.
+  /// Polls `plane` from now on (Watch), and aborts it when the job fails.
   void AddPlane(std::shared_ptr<const JobGroup> group,
                 std::shared_ptr<DataPlane> plane);
 

@@ -19,17 +19,16 @@
 namespace crosshatch::internal {
 
 /// Opens this process's end of a new link. Called by all processes of `join`,
-/// which exchange what UCX needs by `join.gather`.
+/// which exchange UCX's addresses by `join.gather`.
 ///
-/// Where all processes are on one host and share a network namespace, nothing
+/// If all processes are on one host and share a network namespace, nothing
 /// listens on the network, except on loopback if their users or namespaces of
-/// processes differ. Elsewhere UCX uses the interface by which
+/// processes differ. Otherwise UCX uses the interface by which
 /// `join.coordinator_host` is reached, and RDMA devices. UCX_TLS and
-/// UCX_NET_DEVICES, if set, come first.
-/// \param ranks the processes that the link joins, from rank 0 on; 0: all. To
-///     the others the link is of no use.
-/// \param failure is called again and again; not OK once some process will not
-///     come.
+/// UCX_NET_DEVICES override this.
+/// \param ranks the number of processes of the link, from rank 0 on; 0: all.
+///     The others cannot use the link.
+/// \param failure called repeatedly; not OK if a process will not come
 /// \error kNotFound without UCX; kFailedPrecondition if processes have
 ///     different versions of it; kDeadlineExceeded if not all are connected
 ///     within `timeout`; the errors of `join.gather` and `failure`.
