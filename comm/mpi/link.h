@@ -35,27 +35,29 @@ class Link {
   /// Returns this process's share of the machine's cores.
   virtual int core_share() const = 0;
 
+  /// Starts to send a message. Messages to one rank are matched by tag, in the
+  /// order in which both sides start them.
+  /// \param tag kControlTag, or from 1 to max_tag() for data
+  virtual absl::Status Send(int to, int tag, const void* data, int64_t bytes,
+                            LinkRequest& request) = 0;
+
   /// \name Control messages
-  /// Messages of any size. Those of one sender arrive in order. Small ones are
-  /// sent without a waiting receiver.
+  /// Messages of any size. Small ones are sent without a waiting receiver.
   /// @{
-  virtual absl::Status SendControl(int to, const std::string& message,
-                                   LinkRequest& request) = 0;
+  static constexpr int kControlTag = 0;
+  absl::Status SendControl(int to, const std::string& message,
+                           LinkRequest& request) {
+    return Send(to, kControlTag, message.data(),
+                static_cast<int64_t>(message.size()), request);
+  }
   /// Receives the next message that has come; sets `from` to -1 if none has.
   virtual absl::Status TakeControl(int& from, std::string& message) = 0;
   /// @}
 
-  /// \name Data
-  /// Messages are matched by sender and tag, in the order in which both sides
-  /// start them. Both sides give the same size.
-  /// \param tag from 1 to max_tag().
-  /// @{
-  virtual int max_tag() const = 0;
-  virtual absl::Status Send(int to, int tag, const void* data, int64_t bytes,
-                            LinkRequest& request) = 0;
+  /// Starts to receive data of a size that the sender gives, too.
   virtual absl::Status Receive(int from, int tag, void* data, int64_t bytes,
                                LinkRequest& request) = 0;
-  /// @}
+  virtual int max_tag() const = 0;
 
   /// Clears `pending` if the message is complete: sent data have been taken,
   /// received data are in place.

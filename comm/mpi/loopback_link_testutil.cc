@@ -21,18 +21,6 @@ class LoopbackLink final : public Link {
   int core_share() const override { return 1; }
   int max_tag() const override { return 32767; }
 
-  absl::Status SendControl(int to, const std::string& message,
-                           LinkRequest& request) override {
-    std::lock_guard lock(wire_.mutex_);
-    if (absl::Status error = OwnLoss(); !error.ok()) return error;
-    if (!Dead(to)) {
-      wire_.controls_[to].emplace_back(rank_,
-                                       std::make_shared<std::string>(message));
-    }
-    request.pending = false;
-    return absl::OkStatus();
-  }
-
   absl::Status TakeControl(int& from, std::string& message) override {
     std::lock_guard lock(wire_.mutex_);
     from = -1;
@@ -53,6 +41,16 @@ class LoopbackLink final : public Link {
   absl::Status Send(int to, int tag, const void* data, int64_t bytes,
                     LinkRequest& request) override {
     std::unique_lock lock(wire_.mutex_);
+    if (tag == kControlTag) {
+      if (absl::Status error = OwnLoss(); !error.ok()) return error;
+      if (!Dead(to)) {
+        wire_.controls_[to].emplace_back(
+            rank_, std::make_shared<std::string>(static_cast<const char*>(data),
+                                                 static_cast<size_t>(bytes)));
+      }
+      request.pending = false;
+      return absl::OkStatus();
+    }
     if (rank_ == wire_.options_.blocks_at_send) {
       wire_.is_blocked_ = true;
       wire_.unblocked_.wait(lock, [&] { return !wire_.is_blocked_; });

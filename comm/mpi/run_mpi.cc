@@ -46,7 +46,6 @@ absl::Status MpiStatus(int code, const char* call) {
                    absl::string_view(text, static_cast<size_t>(length))));
 }
 
-constexpr int kControlTag = 0;
 /// The longest sleep, which is also what a lost notification costs.
 constexpr std::chrono::milliseconds kLongestSleep(1);
 /// The first sleep if a peer is on another machine and cannot notify.
@@ -79,17 +78,6 @@ class MpiLink final : public Link {
   int core_share() const override { return neighbours_.core_share; }
   int max_tag() const override { return max_tag_; }
 
-  absl::Status SendControl(int to, const std::string& message,
-                           LinkRequest& request) override {
-    if (message.size() > INT_MAX) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "a message of ", message.size(), " bytes to rank ", to,
-          " is larger than MPI takes; the side channel is for small ones"));
-    }
-    return Send(to, kControlTag, message.data(),
-                static_cast<int64_t>(message.size()), request);
-  }
-
   absl::Status TakeControl(int& from, std::string& taken) override {
     from = -1;
     if (!incoming_.pending) {
@@ -121,6 +109,11 @@ class MpiLink final : public Link {
 
   absl::Status Send(int to, int tag, const void* data, int64_t bytes,
                     LinkRequest& request) override {
+    if (bytes > INT_MAX) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "a message of ", bytes, " bytes to rank ", to,
+          " is larger than MPI takes; the side channel is for small ones"));
+    }
     MPI_Request started;
     CH_RETURN_IF_ERROR(MpiStatus(MPI_Isend(data, static_cast<int>(bytes),
                                            MPI_BYTE, to, tag, comm_, &started),

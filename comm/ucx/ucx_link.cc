@@ -38,7 +38,6 @@ constexpr int kHelloTag = INT32_MAX;
 /// The upper half of UCX's tags is the sender's rank, the lower half the tag of
 /// the message.
 constexpr uint64_t kMessageTag = 0xffffffff;
-constexpr uint64_t kControlTag = 0;
 uint64_t UcxTag(int from, int tag) {
   return static_cast<uint64_t>(from) << 32 | static_cast<uint64_t>(tag);
 }
@@ -96,11 +95,6 @@ class UcxLink final : public Link {
   std::chrono::nanoseconds longest_sleep() const override { return kSleep; }
   int max_tag() const override { return kHelloTag - 1; }
 
-  absl::Status SendControl(int to, const std::string& message,
-                           LinkRequest& request) override {
-    return Send(to, kControlTag, message.data(),
-                static_cast<int64_t>(message.size()), request);
-  }
   absl::Status TakeControl(int& from, std::string& taken) override;
   absl::Status Send(int to, int tag, const void* data, int64_t bytes,
                     LinkRequest& request) override;
@@ -355,7 +349,7 @@ absl::Status UcxLink::TakeControl(int& from, std::string& taken) {
   if (!incoming_.pending) {
     ucp_tag_recv_info_t info = {};
     const ucp_tag_message_h message = api_.ucp_tag_probe_nb(
-        worker_, kControlTag, kMessageTag, /*remove=*/1, &info);
+        worker_, UcxTag(0, kControlTag), kMessageTag, /*remove=*/1, &info);
     if (message == nullptr) return absl::OkStatus();
     incoming_message_.resize(info.length);
     ucp_request_param_t param = {};
