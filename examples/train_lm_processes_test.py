@@ -191,7 +191,7 @@ class ProcessesTest(unittest.TestCase):
                 self.assertEqual(len(said), 1, said)
                 self.assertRegex(said[0], f"^train_lm: rank {victim}: process")
 
-    def test_a_lost_rank_0_is_said_by_one_of_its_host(self):
+    def test_a_lost_rank_0_is_reported_once_per_host(self):
         for fault in signal.SIGKILL, signal.SIGSTOP:
             with self.subTest(fault=fault):
                 said = self.lose(0, fault)

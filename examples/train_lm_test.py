@@ -239,7 +239,7 @@ class TrainLmTest(TrainLmTestCase):
             ([text, "--engine=fake", "--fake_rank=-1"], "--fake_rank=-1"),
             ([text, "--engine=fake", "--fake_rank=1"], "ranks 0 to 0"),
             ([text, "--engine=nccl"], "must be one of auto local processes"),
-            ([text, "--engine=processes"], "nobody started this process as a rank"),
+            ([text, "--engine=processes"], "no launcher started this process as a rank"),
             ([text, "--dtype=float8"], "must be float32 or bfloat16"),
             ([text, "--verbose"], "--verbose needs --engine=fake"),
             # Sizes of a model.

@@ -165,7 +165,7 @@ class BadStartTest(unittest.TestCase):
                 self.assertEqual([line[:8] for line in own],
                                  [f"[rank {rank}]" for rank in ranks])
                 for line in own:
-                    self.assertIn(f"nobody listened on 127.0.0.1:{self.port} "
+                    self.assertIn(f"no process listened on 127.0.0.1:{self.port} "
                                   "within 500ms", line)
 
     def test_another_token(self):
@@ -173,7 +173,7 @@ class BadStartTest(unittest.TestCase):
         early = self.start_early(1, 2, CROSSHATCH_JOB_TOKEN="b")
         rank_0 = self.start(0, 2, START, CROSSHATCH_JOB_TOKEN="a")
         self.assertRegex(
-            self.line([early]), r"^\[rank 1\] .*was sent away by the coordinator: "
+            self.line([early]), r"^\[rank 1\] .*was refused by the coordinator: "
             "the token is not this job's: give all ranks the same CROSSHATCH_JOB_TOKEN")
         line = self.line([rank_0])
         self.assertIn("rank 1 has not come within ", line)
@@ -287,12 +287,12 @@ class BadStartTest(unittest.TestCase):
                                   for r in range(2)])
                 self.assertIn(expected, line)
 
-    def test_srun_that_does_not_speak_with_mpi(self):
+    def test_srun_whose_mpi_does_not_connect_the_ranks(self):
         # Detected by PMIX_RANK.
         line = self.line([self.srun(r, 2, PMIX_RANK=str(r)) for r in range(2)])
         self.assertIn("start with a launcher that MPI knows", line)
 
-    def test_variables_of_an_mpirun_that_is_not_there(self):
+    def test_variables_without_their_mpirun(self):
         ranks = [self.start(r, 2, RANK=None, WORLD_SIZE=None, MASTER_ADDR=None,
                             MASTER_PORT=None, OMPI_COMM_WORLD_RANK=str(r),
                             OMPI_COMM_WORLD_LOCAL_RANK=str(r),
@@ -375,7 +375,7 @@ class BadStartTest(unittest.TestCase):
                 self.assertEqual(len(said), 1, said)
                 self.assertIn(expected, said[0])
 
-    def test_rank_0_says_its_rank_on_request(self):
+    def test_log_prefix(self):
         line = self.line([self.start(r, 2, "--log_prefix", PROBE_FAULT_RANK="1")
                           for r in range(2)])
         self.assertRegex(line, r"^\[rank 0\] .*program: rank 1: out of luck\n$")
@@ -397,13 +397,13 @@ class BadStartTest(unittest.TestCase):
                 line = self.line([self.start(r, 2, *flags) for r in range(2)])
                 self.assertIn(expected, line)
 
-    def test_what_does_not_fit_is_said_before_what_is_missing(self):
+    def test_options_that_do_not_fit_are_reported_before_missing_devices(self):
         line = self.line([self.start(r, 2, "--device=cuda", PROBE_RANKS="4",
                                      CUDA_VISIBLE_DEVICES="")
                           for r in range(2)])
         self.assertIn("the program needs 4 ranks", line)
 
-    def test_programs_of_one_shell_that_nobody_started_as_ranks(self):
+    def test_processes_without_a_launcher(self):
         runs = [subprocess.Popen([PROGRAM, "--engine=processes"], text=True,
                                  stderr=subprocess.PIPE,
                                  env={"PATH": os.environ["PATH"]})
@@ -411,7 +411,7 @@ class BadStartTest(unittest.TestCase):
         for run in runs:
             said = run.communicate(timeout=LONG)[1]
             self.assertEqual(run.returncode, 1)
-            self.assertIn("nobody started this process as a rank", said)
+            self.assertIn("no launcher started this process as a rank", said)
 
     def test_another_number_of_ranks(self):
         line = self.line([self.start(r, 2, PROBE_RANKS="4") for r in range(2)])
@@ -454,7 +454,7 @@ class BadStartTest(unittest.TestCase):
             "may have 64: raise the limit where it is started (ulimit -n 258)\n"),
             line)
 
-    def test_what_one_rank_lacks(self):
+    def test_an_error_of_prepare_on_one_rank(self):
         line = self.line(
             [self.start(r, 3, PROBE_BAD_RANK="2") for r in range(3)])
         self.assertTrue(line.endswith(": rank 2: the data are not here\n"), line)

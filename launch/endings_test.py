@@ -224,7 +224,7 @@ class EndingsTest(JobsTest):
         self.assertEqual(job.end(), ([0], []))
         self.assertEqual(self.stopped(), [0, 1])
 
-    def test_who_is_killed_holds_no_lock_of_mpirun_s(self):
+    def test_ranks_hold_no_lock_of_mpirun(self):
         # Left in PMIx's shared memory, it would block mpirun.
         job = self.mpirun(2, "--stop_status=0", PROBE_STOP=self.dir)
         job.await_running()
@@ -252,7 +252,7 @@ class EndingsTest(JobsTest):
         self.assertEqual(len(said), 1, said)
         self.assertRegex(said[0], "program: rank 1: the disk is full$")
 
-    def test_a_signal_ends_who_waits_for_other_ranks(self):
+    def test_a_signal_ends_a_process_that_waits_for_other_ranks(self):
         for rank in 0, 1:
             with self.subTest(rank=rank):
                 job = self.ranks_of_plain([rank], 2)
@@ -272,7 +272,7 @@ class EndingsTest(JobsTest):
         self.assertRegex(said[0], r"^\[rank [23]\] probe_program: rank 0: process "
                          r"\d+ on host \S+, which coordinates the job, died")
 
-    def test_an_error_that_rank_0_takes_along_is_printed_by_its_rank(self):
+    def test_an_error_that_a_lost_rank_0_did_not_print_is_printed_by_its_rank(self):
         job = self.plain(2, PROBE_STOP=self.dir, PROBE_FAULT="wait",
                          PROBE_FAULT_RANK="1")
         job.await_running()
@@ -291,7 +291,7 @@ class EndingsTest(JobsTest):
         self.assertRegex(said[0], r"^\[rank 1\] probe_program: rank 0: process .*died")
         self.assertEqual(said[1], "[rank 1] probe_program: out of luck")
 
-    def test_a_pause_of_all_ranks_is_none_of_the_job(self):
+    def test_a_job_continues_after_a_pause_of_all_ranks(self):
         job = self.plain(3, "--timeout=2s", "--stop_status=0",
                          PROBE_STOP=self.dir)
         job.await_running()
@@ -323,7 +323,7 @@ class EndingsTest(JobsTest):
         out = job.processes[0].communicate(timeout=LONG)[0]
         self.assertEqual(out.count("a line of rank 0\n"), lines)
 
-    def test_nobody_s_on_stop_runs_without_a_stop(self):
+    def test_on_stop_does_not_run_without_a_stop(self):
         self.assertEqual(self.alone(PROBE_HOSTS="1").end(), ([0], []))
         self.assertEqual(self.stopped(), [])
 
@@ -347,7 +347,7 @@ class EndingsTest(JobsTest):
                     r"(in|computing, after) .*'stop'" +
                     ("" if all_answer else "|before its first collective"))
 
-    def test_a_process_that_ends_is_named_with_what_all_were_doing(self):
+    def test_a_lost_process_is_named_with_all_activities(self):
         recovery = ["--enable-recovery"]
         for fault, start in [
                 ("exit", lambda v: self.plain(3, **v)),
@@ -362,7 +362,7 @@ class EndingsTest(JobsTest):
                 self.assert_lost(said, 1, 3, all_answer=fault != "_exit")
                 self.assertLess(time.monotonic() - began, LONG)
 
-    def test_memory_that_is_missing_is_the_error_of_the_rank(self):
+    def test_missing_memory_is_an_error_of_the_rank(self):
         job = self.mpirun(3, PROBE_FAULT="memory", PROBE_FAULT_RANK="2")
         _, said = job.end()
         said = [line for line in said if "program: " in line]

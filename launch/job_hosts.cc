@@ -14,13 +14,13 @@ absl::StatusOr<JobHosts> HostsOf(World& world) {
   CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> all,
                       world.Group("hosts", world.AllRanks(),
                                   world.context().compute_stream().name()));
-  CH_ASSIGN_OR_RETURN(const std::vector<std::string> said,
+  CH_ASSIGN_OR_RETURN(const std::vector<std::string> machine_of,
                       all->Exchange(ThisMachine(), "hosts"));
   JobHosts job;
   std::vector<std::string> machines;
   std::vector<int> ranks;  // By host.
   for (int rank = 0; rank < world.size(); ++rank) {
-    const std::string& machine = said[static_cast<size_t>(rank)];
+    const std::string& machine = machine_of[static_cast<size_t>(rank)];
     const auto found = std::find(machines.begin(), machines.end(), machine);
     const auto host = static_cast<size_t>(found - machines.begin());
     if (found == machines.end()) {

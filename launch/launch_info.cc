@@ -348,7 +348,7 @@ absl::StatusOr<LaunchInfo> DetectLaunch(const Environment& environment) {
     }
   }
   info.coordinator = *std::move(endpoint);
-  // PMI2, which Slurm may speak instead, is not what Debian's Open MPI speaks.
+  // Debian's Open MPI does not support PMI2, which Slurm may offer instead.
   info.mpi_knows_peers = is_mpirun || (is_srun && reader.Has("PMIX_RANK"));
   for (const absl::Status& read :
        {placed, local, same, ReadOurs(reader, info.coordinator)}) {

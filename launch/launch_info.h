@@ -22,7 +22,7 @@ enum class Launcher : uint8_t {
   kPlain,  ///< Something that sets RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT.
 };
 
-/// Where rank 0's coordinator listens, and who may join the job.
+/// The address of rank 0's coordinator, and the secret of the job.
 struct RendezvousEndpoint {
   /// A name or an address (an IPv6 one in brackets).
   std::string host = {};
@@ -47,11 +47,11 @@ struct LaunchInfo {
   /// it once, and reports it itself if it cannot join.
   std::string wrong;
 
-  /// Returns whether the process knows its place; if not, `wrong` says why.
-  /// `rank` is -1 and `size` 0 if they are not known.
+  /// Returns whether `rank` is one of `size`. If not, `wrong` is the reason;
+  /// unknown ones are -1 and 0.
   bool is_rank() const { return rank >= 0 && rank < size; }
   /// Returns whether this process reports for its host what it cannot report to
-  /// the job: true unless the launcher says that it is not the host's first.
+  /// the job: true unless the launcher numbers it and it is not the first.
   bool is_first_of_host() const { return local_rank <= 0; }
 };
 

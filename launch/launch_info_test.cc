@@ -33,7 +33,7 @@ std::ostream& operator<<(std::ostream& out, const Case& c) {
 
 class LaunchInfoTest : public testing::TestWithParam<Case> {};
 
-TEST_P(LaunchInfoTest, SaysWhatIsSoOrWhatIsWrong) {
+TEST_P(LaunchInfoTest, DetectsTheRankOrTheWrongVariable) {
   EXPECT_EQ(Detect(GetParam().environment), GetParam().result);
 }
 

@@ -56,12 +56,12 @@ absl::StatusOr<LaunchPlan> PlanLaunch(const RunOptions& options,
       plan.engine = EngineKind::kLocal;
       return plan;
     }
-    return absl::InvalidArgumentError(
-        absl::StrCat("--engine=processes: nobody started this process as a "
-                     "rank: use mpirun -np ",
-                     plan.ranks,
-                     ", srun or torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR "
-                     "and MASTER_PORT"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--engine=processes: no launcher started this process as a "
+        "rank: use mpirun -np ",
+        plan.ranks,
+        ", srun or torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR "
+        "and MASTER_PORT"));
   }
   plan.engine = EngineKind::kProcesses;
   plan.ranks = plan.info.size;

@@ -52,7 +52,7 @@ TEST(LaunchPlanTest, ARequestedEngineCounts) {
             "processes 1/2");
 }
 
-TEST(LaunchPlanTest, LocalDoesNotReadWhatItDoesNotNeed) {
+TEST(LaunchPlanTest, LocalReadsNoVariables) {
   EXPECT_EQ(Plan({.engine = EngineKind::kLocal}, {{"RANK", "x"}}), "local 0/1");
 }
 
@@ -60,11 +60,11 @@ TEST(LaunchPlanTest, RefusesWhatDoesNotFit) {
   EXPECT_EQ(Plan({.ranks = 4, .ranks_from = "--mesh=fsdp:4"}, TwoProcesses()),
             "--mesh=fsdp:4 needs 4 ranks, and a launcher of processes started "
             "2 processes: start 4, or change --mesh=fsdp:4");
-  EXPECT_EQ(
-      Plan({.engine = EngineKind::kProcesses, .ranks = 4}, {}),
-      "--engine=processes: nobody started this process as a rank: use mpirun "
-      "-np 4, srun or torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR and "
-      "MASTER_PORT");
+  EXPECT_EQ(Plan({.engine = EngineKind::kProcesses, .ranks = 4}, {}),
+            "--engine=processes: no launcher started this process as a rank: "
+            "use mpirun "
+            "-np 4, srun or torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR and "
+            "MASTER_PORT");
   EXPECT_EQ(Plan({.job = {.timeout = absl::ZeroDuration()}}, {}),
             "--timeout: must be above zero");
   EXPECT_EQ(Plan({.start_timeout = -absl::Seconds(1)}, {}),
@@ -140,7 +140,7 @@ TEST(FindDevicesTest, CollectsAsManyAsThereAre) {
   EXPECT_THAT(*FindDevices({.job = {.backends = {b}}}, 3), ElementsAre(b));
 }
 
-TEST(FindDevicesTest, SaysWhyThereIsNone) {
+TEST(FindDevicesTest, ReportsWhyThereIsNone) {
   const auto none = CollectDevices(
       [](int) { return absl::NotFoundError("no CUDA device"); }, 2);
   EXPECT_EQ(none.status(),

@@ -6,17 +6,17 @@
 namespace crosshatch {
 namespace {
 
-TEST(ReachableHostTest, ANameThatLeadsHereAloneBecomesAnAddress) {
+TEST(ReachableHostTest, ANameOfLoopbackBecomesAnAddress) {
   EXPECT_EQ(ChooseHost("a", {"127.0.1.1"}, {"10.0.0.7", "10.1.0.7"}),
             "10.0.0.7");
   EXPECT_EQ(ChooseHost("a", {"127.0.1.1", "::1"}, {"fd00::7"}), "[fd00::7]");
 }
 
-TEST(ReachableHostTest, OthersStay) {
+TEST(ReachableHostTest, OtherHostsStay) {
   // Known elsewhere by an address.
   EXPECT_EQ(ChooseHost("a", {"10.0.0.7"}, {"10.1.0.7"}), "a");
   EXPECT_EQ(ChooseHost("a", {"127.0.1.1", "10.0.0.7"}, {"10.1.0.7"}), "a");
-  // Not known: to say so is for who connects.
+  // Unknown: the connection reports that.
   EXPECT_EQ(ChooseHost("a", {}, {"10.1.0.7"}), "a");
   // Without a network.
   EXPECT_EQ(ChooseHost("a", {"127.0.1.1"}, {}), "a");

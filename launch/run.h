@@ -13,7 +13,7 @@
 namespace crosshatch {
 
 /// Runs `fn` as the ranks of this process: as one rank if mpirun, srun,
-/// torchrun or variables say which, else on options.ranks threads.
+/// torchrun or variables set the rank, else on options.ranks threads.
 ///
 /// From the call of `fn` on, the first SIGTERM or SIGINT only makes
 /// StopRequested true (launch/stop.h), and a second one ends the process.

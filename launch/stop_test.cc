@@ -14,7 +14,7 @@
 namespace crosshatch {
 namespace {
 
-TEST(StopTest, NobodyStopsByThemselves) {
+TEST(StopTest, NoRankStopsWithoutASignal) {
   const StopSignals signals;
   EXPECT_TRUE(RunLocal(3, [](World& world) -> absl::Status {
                 CH_ASSIGN_OR_RETURN(const bool stops, StopRequested(world));
@@ -63,7 +63,7 @@ TEST(StopTest, ASecondSignalEndsTheProcessUnlessItIsTheSameStop) {
       testing::KilledBySignal(SIGINT), "goes on");
 }
 
-TEST(StopTest, WhatWasBeforeComesBack) {
+TEST(StopTest, EarlierHandlersAreRestored) {
   EXPECT_EXIT(
       {
         { const StopSignals signals; }

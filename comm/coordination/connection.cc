@@ -214,7 +214,7 @@ absl::StatusOr<File> Dial(const std::string& host, int port,
     }
     if (absl::Now() >= deadline) {
       return absl::DeadlineExceededError(absl::StrCat(
-          "nobody listened on ", host, ":", port,
+          "no process listened on ", host, ":", port,
           addresses.ok()
               ? ""
               : absl::StrCat(" (", std::string(addresses.status().message()),

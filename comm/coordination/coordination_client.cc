@@ -107,7 +107,7 @@ absl::Status CoordinationClient::AwaitStart() {
   });
   if (!refused_.empty()) {
     return absl::UnauthenticatedError(absl::StrCat(
-        Describe(self_), " was sent away by the coordinator: ", refused_));
+        Describe(self_), " was refused by the coordinator: ", refused_));
   }
   return notices_.empty() ? absl::OkStatus() : ResultOf(notices_[0]);
 }
@@ -188,7 +188,7 @@ void CoordinationClient::Lose(const std::string& how) {
   if (is_dismissed_ || !refused_.empty()) return;
   if (std::exchange(has_lost_coordinator_, true)) return;
   if (notices_.empty()) own_at_loss_ = own_error_;
-  const std::string who =
+  const std::string process =
       started_.has_value()
           ? absl::StrCat("process ", started_->rank_0().pid(), " on host ",
                          started_->rank_0().host())
@@ -196,7 +196,7 @@ void CoordinationClient::Lose(const std::string& how) {
   Add({.world_ranks = {0},
        .process_lost = true,
        .error = absl::UnavailableError(
-           absl::StrCat(who, ", which coordinates the job, ", how))});
+           absl::StrCat(process, ", which coordinates the job, ", how))});
 }
 
 absl::StatusOr<std::vector<std::string>> CoordinationClient::Gather(

@@ -43,7 +43,7 @@ class Job:
                 process.kill()
             process.communicate()
 
-    def said(self, *ranks):
+    def printed(self, *ranks):
         """Returns what those ranks print until they end; all print the same."""
         texts = []
         for rank in ranks:
@@ -76,7 +76,7 @@ class CoordinationFaultsTest(unittest.TestCase):
         # The times are so long that only the broken connection can be the reason.
         job = self.job(4)
         job.ranks[2].kill()
-        text = job.said(0, 1, 3)
+        text = job.printed(0, 1, 3)
         self.check_loss(job, 2, text)
         self.assertIn("died: its connection ended without a goodbye", text)
         self.assertEqual([p.wait() for p in job.ranks], [1, 1, -9, 1])
@@ -86,14 +86,14 @@ class CoordinationFaultsTest(unittest.TestCase):
         for fault in "exit", "abort":
             with self.subTest(fault):
                 job = self.job(3, faults={1: fault})
-                text = job.said(0, 2)
+                text = job.printed(0, 2)
                 self.assertRegex(text, "rank 1: process .* died: ")
 
-    def test_a_stopped_rank_is_named_and_learns_of_it(self):
+    def test_a_stopped_rank_is_named_and_ends_once_it_resumes(self):
         job = self.job(3, heartbeat=HEARTBEAT)
         began = time.monotonic()
         job.ranks[1].send_signal(signal.SIGSTOP)
-        text = job.said(0, 2)
+        text = job.printed(0, 2)
         took = time.monotonic() - began
         self.check_loss(job, 1, text)
         self.assertIn("does not answer: no sign of it for", text)
@@ -104,7 +104,7 @@ class CoordinationFaultsTest(unittest.TestCase):
     def test_a_killed_rank_0_is_named_at_once(self):
         job = self.job(3)
         job.ranks[0].kill()
-        text = job.said(1, 2)
+        text = job.printed(1, 2)
         self.assertIn(f"rank 0: process {job.ranks[0].pid} on host ", text)
         self.assertIn("which coordinates the job, died", text)
         self.check_port_is_free(job)
@@ -112,38 +112,58 @@ class CoordinationFaultsTest(unittest.TestCase):
     def test_a_stopped_rank_0_is_named(self):
         job = self.job(2, heartbeat=HEARTBEAT)
         job.ranks[0].send_signal(signal.SIGSTOP)
-        text = job.said(1)
+        text = job.printed(1)
         self.assertIn(f"rank 0: process {job.ranks[0].pid} on host ", text)
         self.assertIn("does not answer: no sign of it for", text)
         job.ranks[0].send_signal(signal.SIGCONT)
-        text = job.said(0)
+        text = job.printed(0)
         self.assertIn("rank 0: process ", text)
         self.assertRegex(text, "was stopped (for|or cut off)")
         self.assertIn("rank 1 ", text)
 
-    def test_an_error_is_told_to_all(self):
-        job = self.job(3, faults={2: "error"})
-        self.assertEqual(job.said(0, 1, 2), "rank 2: bad\n")
+    def test_a_rank_killed_in_a_pause_of_all_is_named(self):
+        job = self.job(3, heartbeat=HEARTBEAT)
+        for process in job.ranks:
+            process.send_signal(signal.SIGSTOP)
+        time.sleep(2 * HEARTBEAT)
+        job.ranks[1].kill()
+        for process in job.ranks:
+            process.send_signal(signal.SIGCONT)
+        text = job.printed(0, 2)
+        self.assertRegex(text, "rank 1: process .* died: ")
+        self.assertNotIn("rank 0: process", text)
 
-    def test_a_rank_that_does_not_come_back_is_ended(self):
+    def test_a_pause_of_rank_0_within_the_timeout_is_no_failure(self):
+        job = self.job(3)
+        job.ranks[0].send_signal(signal.SIGSTOP)
+        time.sleep(HEARTBEAT)
+        job.ranks[0].send_signal(signal.SIGCONT)
+        job.ranks[2].kill()
+        self.check_loss(job, 2, job.printed(0, 1))
+
+    def test_an_error_reaches_all_ranks(self):
+        job = self.job(3, faults={2: "error"})
+        self.assertEqual(job.printed(0, 1, 2), "rank 2: bad\n")
+
+    def test_a_rank_that_does_not_return_is_ended(self):
         job = self.job(3, leave=LEAVE, faults={1: "hang"})
         job.ranks[2].kill()
-        self.check_loss(job, 2, job.said(0))
-        text = job.said(1)
+        self.check_loss(job, 2, job.printed(0))
+        text = job.printed(1)
         self.assertIn("[rank 1] rank 1 did not come back "
                       "within 1s after the job failed", text)
         self.assertEqual(job.ranks[1].returncode, 1)
 
     def test_all_leave_together(self):
         job = self.job(3, faults={rank: "goodbye" for rank in range(3)})
-        self.assertEqual(job.said(0, 1, 2), "")
+        self.assertEqual(job.printed(0, 1, 2), "")
         self.assertEqual([p.returncode for p in job.ranks], [0, 0, 0])
         self.check_port_is_free(job)
 
-    def test_who_has_finished_is_needed_until_all_have(self):
+    def test_a_finished_rank_may_not_end_before_all_have_finished(self):
         job = self.job(3, faults={1: "goodbye"})
         job.ranks[1].kill()
-        text = job.said(0, 2)
+        text = job.printed(0, 2)
         self.assertRegex(text, "rank 1: process .* died: ")
 
 

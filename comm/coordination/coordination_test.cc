@@ -8,9 +8,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <functional>
 #include <future>
@@ -24,6 +26,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "crosshatch/comm/coordination/connection.h"
 #include "crosshatch/comm/coordination/coordination_client.h"
 #include "crosshatch/comm/coordination/coordination_server.h"
 #include "crosshatch/comm/coordination/failure_message.h"
@@ -125,7 +128,7 @@ TEST(CoordinationTest, ListensOnTheGivenAddressAlone) {
   EXPECT_EQ(Reach("127.0.0.2", job.port()), ECONNREFUSED);
 }
 
-TEST(CoordinationTest, RanksExchangeMeetAndLeave) {
+TEST(CoordinationTest, RanksGatherAndLeave) {
   Job job(4);
   const auto results = job.RunAll([](CoordinationClient& client, int rank) {
     // Bytes that are not UTF-8.
@@ -162,7 +165,7 @@ TEST(CoordinationTest, ARankThatDoesNotGatherFailsTheJob) {
   }
 }
 
-TEST(CoordinationTest, StrangersAreSentAway) {
+TEST(CoordinationTest, StrangersAreRefused) {
   Job job(2);
   for (const int rank : {0, 1}) {
     const auto stranger = job.Join(ThisProcess(rank, 2), "another token");
@@ -192,7 +195,7 @@ TEST(CoordinationTest, AWrongStartIsOneErrorOnAll) {
   EXPECT_EQ(results[0], results[2]);
 }
 
-TEST(CoordinationTest, RanksThatDoNotComeAreNamed) {
+TEST(CoordinationTest, MissingRanksAreNamed) {
   // Long enough for ranks on a busy machine.
   Job job(3, {.start = absl::Seconds(3), .heartbeat = absl::Seconds(60)});
   const auto results = job.Run(
@@ -201,7 +204,7 @@ TEST(CoordinationTest, RanksThatDoNotComeAreNamed) {
   EXPECT_EQ(results[0], results[1]);
 }
 
-TEST(CoordinationTest, NobodyThereIsAnErrorInTime) {
+TEST(CoordinationTest, NoCoordinatorIsAnErrorInTime) {
   const auto client = CoordinationClient::Connect(
       kHost, 1, ThisProcess(1, 2), kToken,
       {.times = {.start = absl::Milliseconds(200)}});
@@ -209,7 +212,7 @@ TEST(CoordinationTest, NobodyThereIsAnErrorInTime) {
   EXPECT_THAT(std::string(client.status().message()), HasSubstr("127.0.0.1:1"));
 }
 
-TEST(CoordinationTest, APortIsTakenOnceAndGivenBack) {
+TEST(CoordinationTest, APortServesOneCoordinatorAtATime) {
   auto job = std::make_unique<Job>(1);
   const int port = job->port();
   const auto second = CoordinationServer::Start(kHost, port, ThisProcess(0, 1),
@@ -223,49 +226,49 @@ TEST(CoordinationTest, APortIsTakenOnceAndGivenBack) {
   EXPECT_TRUE(third.ok()) << third.status();
 }
 
-TEST(CoordinationTest, TheFirstErrorReachesAllAndTheirListeners) {
+TEST(CoordinationTest, TheFirstErrorReachesAllListeners) {
   Job job(3);
   std::mutex mutex;
-  std::vector<std::string> told;
+  std::vector<std::string> reported;
   const auto results = job.RunAll([&](CoordinationClient& client, int rank) {
-    std::promise<void> heard;
+    std::promise<void> received;
     client.OnFailure([&](const FailureNotice& notice) {
       std::lock_guard lock(mutex);
-      told.push_back(notice.error.ToString());
-      heard.set_value();
+      reported.push_back(notice.error.ToString());
+      received.set_value();
     });
     AwaitAll(client);
     if (rank == 2) {
       client.Report({.world_ranks = {2}, .error = absl::InternalError("bad")});
     }
-    heard.get_future().wait();
+    received.get_future().wait();
     client.OnFailure(nullptr);
     return client.Leave();
   });
-  EXPECT_THAT(told, ::testing::ElementsAre("INTERNAL: bad", "INTERNAL: bad",
-                                           "INTERNAL: bad"));
+  EXPECT_THAT(reported, ::testing::ElementsAre("INTERNAL: bad", "INTERNAL: bad",
+                                               "INTERNAL: bad"));
   for (const absl::Status& result : results) {
     EXPECT_EQ(result.ToString(), "INTERNAL: rank 2: bad");
   }
 }
 
-TEST(CoordinationTest, AListenerThatComesLateIsTold) {
+TEST(CoordinationTest, ALateListenerReceivesTheFailure) {
   Job job(1);
   job.RunAll([](CoordinationClient& client, int) {
     client.Report({.world_ranks = {0}, .error = absl::InternalError("bad")});
     while (!client.failure().has_value()) absl::SleepFor(absl::Milliseconds(1));
-    std::promise<void> heard;
-    client.OnFailure([&](const FailureNotice&) { heard.set_value(); });
-    heard.get_future().wait();
+    std::promise<void> received;
+    client.OnFailure([&](const FailureNotice&) { received.set_value(); });
+    received.get_future().wait();
     client.OnFailure(nullptr);
     return client.Leave();
   });
 }
 
-TEST(CoordinationTest, WhoIsLostAfterTheFailureIsToldToo) {
+TEST(CoordinationTest, LossesAfterTheFailureAreReportedToo) {
   Job job(3);
-  std::vector<FailureNotice> told;
-  std::promise<void> heard_both;
+  std::vector<FailureNotice> reported;
+  std::promise<void> received_both;
   job.RunAll([&](CoordinationClient& client, int rank) {
     AwaitAll(client);
     if (rank == 2) {
@@ -279,18 +282,18 @@ TEST(CoordinationTest, WhoIsLostAfterTheFailureIsToldToo) {
     }
     if (rank == 0) {
       client.OnFailure([&](const FailureNotice& notice) {
-        told.push_back(notice);
-        if (told.size() == 2) heard_both.set_value();
+        reported.push_back(notice);
+        if (reported.size() == 2) received_both.set_value();
       });
-      heard_both.get_future().wait();
+      received_both.get_future().wait();
       client.OnFailure(nullptr);
     }
     return client.Leave();
   });
-  EXPECT_EQ(told[0].world_ranks, std::vector<int>{2});
-  EXPECT_FALSE(told[0].process_lost);
-  EXPECT_EQ(told[1].world_ranks, std::vector<int>{1});
-  EXPECT_TRUE(told[1].process_lost);
+  EXPECT_EQ(reported[0].world_ranks, std::vector<int>{2});
+  EXPECT_FALSE(reported[0].process_lost);
+  EXPECT_EQ(reported[1].world_ranks, std::vector<int>{1});
+  EXPECT_TRUE(reported[1].process_lost);
 }
 
 TEST(CoordinationTest, AFailureEndsWaits) {
@@ -308,7 +311,7 @@ TEST(CoordinationTest, AFailureEndsWaits) {
   EXPECT_THAT(std::string(results[0].message()), HasSubstr("rank 1: bad"));
 }
 
-TEST(CoordinationTest, ARankThatGoesWithoutAGoodbyeIsNamedWithWhatAllDid) {
+TEST(CoordinationTest, ALostRankIsNamedWithAllActivities) {
   Job job(3);
   const auto results = job.RunAll([](CoordinationClient& client, int rank) {
     client.SetActivity([rank] { return absl::StrCat("in step ", rank); });
@@ -326,7 +329,7 @@ TEST(CoordinationTest, ARankThatGoesWithoutAGoodbyeIsNamedWithWhatAllDid) {
   EXPECT_THAT(text, HasSubstr("in step 2"));
 }
 
-TEST(CoordinationTest, TheEndOfTheCoordinatorIsNoticedAndNamed) {
+TEST(CoordinationTest, TheLossOfTheCoordinatorIsNamed) {
   auto job = std::make_unique<Job>(2);
   std::promise<void> started;
   absl::Status left;
@@ -348,7 +351,8 @@ TEST(CoordinationTest, TheEndOfTheCoordinatorIsNoticedAndNamed) {
 
 /// Rank 0 does not answer what it does, so that the coordinator has not
 /// announced rank 1's error when it is lost.
-TEST(CoordinationTest, AnErrorThatTheCoordinatorTookAlongIsKnownToItsRank) {
+TEST(CoordinationTest,
+     AnErrorThatALostCoordinatorDidNotAnnounceStaysWithItsRank) {
   auto job = std::make_unique<Job>(2);
   std::promise<void> reported;
   std::promise<void> lost;
@@ -393,7 +397,7 @@ TEST(CoordinationTest, AnErrorThatTheCoordinatorTookAlongIsKnownToItsRank) {
   EXPECT_EQ(own_of_1, absl::InternalError("bad"));
 }
 
-TEST(CoordinationTest, WhoDoesNotComeBackIsEnded) {
+TEST(CoordinationTest, TheWatchdogEndsARankThatDoesNotReturn) {
   Job job(1);
   std::promise<std::string> ended;
   ClientOptions options;
@@ -412,7 +416,7 @@ TEST(CoordinationTest, WhoDoesNotComeBackIsEnded) {
 }
 
 /// Printing may block, for example if no process reads a pipe.
-TEST(CoordinationTest, WhoDoesNotComeBackIsEndedWhateverIsBlocked) {
+TEST(CoordinationTest, TheWatchdogEndsARankWhileOnFailureIsBlocked) {
   Job job(1);
   std::promise<void> ended;
   std::future<void> has_ended = ended.get_future();
@@ -470,7 +474,7 @@ TEST(CoordinationTest, TextsOfAnyBytesAndLengthPass) {
               HasSubstr(absl::StrCat(" on host ", bytes, "): ", bytes)));
 }
 
-TEST(CoordinationTest, ProgramsKnowTheirBuild) {
+TEST(CoordinationTest, ProgramIdIsTheBuildId) {
   EXPECT_THAT(ProgramId(), HasSubstr("build "));
   EXPECT_EQ(ProgramId(), ProgramId());
 }
@@ -528,7 +532,7 @@ std::vector<int> Strangers(int port, int count, const std::string& first) {
   return sockets;
 }
 
-TEST(CoordinationTest, StrangersTakeFewFilesAndHoldNobodyUp) {
+TEST(CoordinationTest, StrangersTakeFewFilesAndDelayNoRank) {
   constexpr int kMany = 300;
   for (const std::string first :
        {"", "O", "GET / HTTP/1.1\r\n\r\n", "PRI * HTTP/2.0"}) {
@@ -547,6 +551,64 @@ TEST(CoordinationTest, StrangersTakeFewFilesAndHoldNobodyUp) {
     }
     for (const int each : sockets) close(each);
   }
+}
+
+TEST(CoordinationTest, RanksJoinAndLeaveWhileStrangersKeepComing) {
+  Job job(4);
+  std::atomic<bool> is_over = false;
+  std::vector<std::thread> floods;
+  for (const std::string first : {"", "O"}) {
+    floods.emplace_back([&, first] {
+      std::deque<int> sockets;
+      while (!is_over) {
+        sockets.push_back(Strangers(job.port(), 1, first)[0]);
+        if (sockets.size() < 500) continue;
+        close(sockets.front());
+        sockets.pop_front();
+      }
+      for (const int each : sockets) close(each);
+    });
+  }
+  for (const absl::Status& result :
+       job.RunAll([](CoordinationClient&client, int) {
+         EXPECT_TRUE(client.Gather("b", "", absl::Seconds(60)).ok());
+         return client.Leave();
+       })) {
+    EXPECT_TRUE(result.ok()) << result;
+  }
+  is_over = true;
+  for (std::thread& flood : floods) flood.join();
+}
+
+/// As of a job that has just ended, or of another program.
+TEST(CoordinationTest, RanksRetryWhereConnectionsEndWithoutAnAnswer) {
+  int port = 0;
+  auto other = Listen(kHost, port);
+  ASSERT_TRUE(other.ok()) << other.status();
+  absl::Status result;
+  std::thread rank_1([&] {
+    auto client = CoordinationClient::Connect(kHost, port, ThisProcess(1, 2),
+                                              kToken, {.times = Patient()});
+    ASSERT_TRUE(client.ok()) << client.status();
+    result = (*client)->AwaitStart();
+    (*client)->Leave().IgnoreError();
+  });
+  for (int ended = 0; ended < 3;) {
+    const File connection(accept((*other)[0].fd(), nullptr, nullptr));
+    if (connection.fd() >= 0) ++ended;
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  other->clear();
+  auto server = CoordinationServer::Start(kHost, port, ThisProcess(0, 2),
+                                          kToken, Patient());
+  ASSERT_TRUE(server.ok()) << server.status();
+  auto rank_0 = CoordinationClient::Connect(kHost, port, ThisProcess(0, 2),
+                                            kToken, {.times = Patient()});
+  ASSERT_TRUE(rank_0.ok()) << rank_0.status();
+  EXPECT_TRUE((*rank_0)->Leave().ok());
+  *rank_0 = nullptr;
+  rank_1.join();
+  EXPECT_TRUE(result.ok()) << result;
 }
 
 TEST(CoordinationTest, NothingIsLeftOfAJob) {

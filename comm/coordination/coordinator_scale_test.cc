@@ -53,7 +53,7 @@ class LargeJob {
       return message;
     });
   }
-  Traffic SignsOfLife() {
+  Traffic Heartbeats() {
     now_ += CoordinationTimes().interval();
     Traffic traffic = Everybody([](int, int) {
       ClientMessage message;
@@ -91,11 +91,11 @@ class LargeJob {
       " of group 'fsdp' (ranks 0, 8, 16, 24), which it came to 12s ago";
 
   Traffic Everybody(
-      const std::function<ClientMessage(int rank, int size)>& say) {
+      const std::function<ClientMessage(int rank, int size)>& message_of) {
     Traffic traffic;
     for (int rank = 0; rank < size_; ++rank) {
       ++traffic.in;
-      Count(state_.OnMessage(rank, say(rank, size_), now_), traffic);
+      Count(state_.OnMessage(rank, message_of(rank, size_), now_), traffic);
     }
     return traffic;
   }
@@ -115,20 +115,20 @@ class LargeJob {
 };
 
 // The coordinator's numbers in docs/scale.md.
-TEST(CoordinatorScaleTest, WhatItSaysGrowsInProportionToTheRanks) {
+TEST(CoordinatorScaleTest, MessagesGrowInProportionToTheRanks) {
   std::printf("%6s %14s %6s %6s %11s %8s\n", "ranks", "", "in", "out",
               "bytes out", "largest");
   for (const int64_t n : {64, 1024, 16384}) {
     LargeJob job(static_cast<int>(n));
     LargeJob quiet(static_cast<int>(n));
     const Traffic start = job.Start();
-    const Traffic signs = job.SignsOfLife();
+    const Traffic heartbeats = job.Heartbeats();
     const Traffic loss = job.LoseOne();
     quiet.Start();
     const Traffic end = quiet.End();
     const std::pair<const char*, const Traffic*> lines[] = {
         {"start", &start},
-        {"signs of life", &signs},
+        {"heartbeats", &heartbeats},
         {"a loss", &loss},
         {"end", &end}};
     for (const auto& [name, traffic] : lines) {
@@ -142,10 +142,10 @@ TEST(CoordinatorScaleTest, WhatItSaysGrowsInProportionToTheRanks) {
     EXPECT_EQ(start.in, n);
     EXPECT_EQ(start.out, 2 * n) << "that it is registered and the start";
     EXPECT_LE(start.largest_out, 200);
-    EXPECT_EQ(signs.in, n);
-    EXPECT_EQ(signs.out, n);
+    EXPECT_EQ(heartbeats.in, n);
+    EXPECT_EQ(heartbeats.out, n);
     EXPECT_EQ(loss.in, n - 1);
-    EXPECT_EQ(loss.out, 2 * (n - 1)) << "the question and the failure";
+    EXPECT_EQ(loss.out, 2 * (n - 1)) << "the query and the failure";
     EXPECT_LE(loss.largest_out, 8192);
     EXPECT_EQ(end.in, n);
     EXPECT_EQ(end.out, n);

@@ -90,7 +90,7 @@ bool CoordinatorState::is_deserted() const {
   return std::all_of(ranks_.begin(), ranks_.end(), [](const auto& each) {
     const auto& [index, rank] = each;
     // Rank 0 is in this process and receives the failure directly.
-    return rank.is_gone || (index == 0 && rank.said_goodbye);
+    return rank.is_gone || (index == 0 && rank.sent_goodbye);
   });
 }
 
@@ -243,7 +243,7 @@ void CoordinatorState::OnMessageOf(Rank& rank, const ClientMessage& message,
       AnnounceIfKnown(now, actions);
       break;
     case ClientMessage::kGoodbye: {
-      if (!std::exchange(rank.said_goodbye, true)) ++num_goodbyes_;
+      if (!std::exchange(rank.sent_goodbye, true)) ++num_goodbyes_;
       const bool over = num_goodbyes_ == self_.size();
       if (phase_ == Phase::kFailed) {
         Send(rank.peer, Message(&ServerMessage::mutable_dismissed), actions);
@@ -341,7 +341,7 @@ void CoordinatorState::OnDeath(Rank& rank, const std::string& how,
       AnnounceIfKnown(now, actions);
       break;
     case Phase::kFailed:
-      if (!rank.said_goodbye) AddLoss(death, losses_);
+      if (!rank.sent_goodbye) AddLoss(death, losses_);
       break;
     case Phase::kDismissed:
       break;  // The rank has left.
@@ -404,7 +404,7 @@ void CoordinatorState::Announce(FailureNotice failure, Actions& actions) {
   *message.mutable_failure() = ToMessage(*failure_);
   SendToAll(message, actions);
   for (const auto& [index, rank] : ranks_) {
-    if (rank.said_goodbye && rank.is_connected) {
+    if (rank.sent_goodbye && rank.is_connected) {
       Send(rank.peer, Message(&ServerMessage::mutable_dismissed), actions);
     }
   }

@@ -99,7 +99,7 @@ class CoordinatorState {
     std::string activity;
     absl::Time activity_at;
     bool answered = false;
-    bool said_goodbye = false;
+    bool sent_goodbye = false;
     /// Whether it is dead or has left. A stopped process may still be
     /// connected, and receives the failure if it resumes.
     bool is_gone = false;

@@ -86,12 +86,12 @@ class Job {
   std::vector<std::string> Heartbeat(int rank, const std::string& activity) {
     ClientMessage message;
     message.set_heartbeat(activity);
-    return Say(rank, message);
+    return Deliver(rank, message);
   }
   std::vector<std::string> Answer(int rank, const std::string& activity) {
     ClientMessage message;
     message.set_activity(activity);
-    return Say(rank, message);
+    return Deliver(rank, message);
   }
   std::vector<std::string> Report(int rank, const std::string& error,
                                   bool cut_off = false) {
@@ -100,7 +100,7 @@ class Job {
         ToMessage({.world_ranks = {rank},
                    .cut_off = cut_off,
                    .error = absl::InternalError(error)});
-    return Say(rank, message);
+    return Deliver(rank, message);
   }
   std::vector<std::string> Gather(int rank, const std::string& name,
                                   const std::string& blob = "") {
@@ -108,17 +108,17 @@ class Job {
     message.mutable_gather()->set_name(name);
     message.mutable_gather()->set_blob(blob);
     message.mutable_gather()->set_timeout_ms(3000);
-    return Say(rank, message);
+    return Deliver(rank, message);
   }
   std::vector<std::string> Goodbye(int rank) {
     ClientMessage message;
     message.mutable_goodbye();
-    return Say(rank, message);
+    return Deliver(rank, message);
   }
   std::vector<std::string> Lose(int rank, const std::string& how) {
     ClientMessage message;
     message.set_lost(how);
-    return Say(rank, message);
+    return Deliver(rank, message);
   }
   std::vector<std::string> Break(int rank) {
     return Texts(state_.OnBroken(10 + rank, Now()));
@@ -130,7 +130,7 @@ class Job {
   CoordinatorState& state() { return state_; }
 
  private:
-  std::vector<std::string> Say(int rank, const ClientMessage& message) {
+  std::vector<std::string> Deliver(int rank, const ClientMessage& message) {
     return Texts(state_.OnMessage(10 + rank, message, Now()));
   }
   /// Returns lines such as "PEER message" and "PEER closed".
@@ -248,9 +248,9 @@ TEST(CoordinatorStateTest, StrangersDoNotDisturbTheJob) {
                 ElementsAre(absl::StrCat(50 + rank, wrong),
                             absl::StrCat(50 + rank, " closed")));
   }
-  const auto said = job.state().OnMessage(52, ClientMessage(), job.Now());
-  ASSERT_EQ(said.send.size(), 1u);
-  EXPECT_EQ(said.send[0].message.refused(),
+  const auto actions = job.state().OnMessage(52, ClientMessage(), job.Now());
+  ASSERT_EQ(actions.send.size(), 1u);
+  EXPECT_EQ(actions.send[0].message.refused(),
             "the first message must be the registration");
   job.Come(0);
   EXPECT_THAT(job.Come(1),
@@ -293,7 +293,7 @@ TEST(CoordinatorStateTest, TwoProcessesAsOneRankFailTheJob) {
   EXPECT_THAT(job.Come(2), ElementsAre("12 " + text, "12 closed"));
 }
 
-TEST(CoordinatorStateTest, WhoMayStillComeIsWaitedFor) {
+TEST(CoordinatorStateTest, AFailedJobWaitsForRanksThatMayStillCome) {
   Job job(3);
   job.Come(0);
   job.Break(0);
@@ -325,7 +325,7 @@ TEST(CoordinatorStateTest, RanksOutsideOfTheWorldFailTheJob) {
   }
 }
 
-TEST(CoordinatorStateTest, ProcessesThatDoNotKnowTheirRankSayWhy) {
+TEST(CoordinatorStateTest, ProcessesWithoutARankFailTheJobWithTheReason) {
   for (const auto& [rank, size, who] :
        {std::tuple(-1, 3, "process 99 on host h"),
         std::tuple(2, 0, "rank 2 (process 102 on host h)")}) {
@@ -350,7 +350,7 @@ TEST(CoordinatorStateTest, OtherProgramsFailTheJob) {
                        "(build 1): start the same build on all"));
 }
 
-TEST(CoordinatorStateTest, RanksThatDoNotComeAreNamed) {
+TEST(CoordinatorStateTest, MissingRanksAreNamed) {
   Job job(4);
   job.Come(0);
   job.Come(2);
@@ -374,7 +374,7 @@ TEST(CoordinatorStateTest, RanksThatDoNotComeAreNamed) {
   EXPECT_TRUE(job.state().is_deserted());
 }
 
-TEST(CoordinatorStateTest, ADeathIsToldWithWhatAllWereDoing) {
+TEST(CoordinatorStateTest, ADeathIsReportedWithAllActivities) {
   Job job(3);
   job.Start();
   job.Pass(1);
@@ -400,25 +400,25 @@ TEST(CoordinatorStateTest, ADeathIsToldWithWhatAllWereDoing) {
   EXPECT_TRUE(job.state().is_deserted());
 }
 
-TEST(CoordinatorStateTest, OfSeveralThatDieEachIsNamed) {
+TEST(CoordinatorStateTest, SeveralDeathsAreAllNamed) {
   Job job(4);
   job.Start();
   job.Break(2);
   EXPECT_THAT(job.Answer(0, ""), IsEmpty());
   EXPECT_THAT(job.Break(1), IsEmpty());
-  const std::vector<std::string> told = job.Answer(3, "");
-  ASSERT_EQ(told.size(), 2u);
+  const std::vector<std::string> reported = job.Answer(3, "");
+  ASSERT_EQ(reported.size(), 2u);
   const std::string died =
       " on host h died: its connection ended without a goodbye, as when a "
       "process is killed, aborts or exits early";
-  EXPECT_THAT(told[0],
+  EXPECT_THAT(reported[0],
               HasSubstr("10 failure rank 2: process 102" + died +
                         "; rank 1: process 101" + died + "; when that was"));
   EXPECT_THAT(job.state().failure()->world_ranks, ElementsAre(2, 1));
   EXPECT_TRUE(job.state().failure()->process_lost);
 }
 
-TEST(CoordinatorStateTest, WhoDiesAfterTheFailureIsToldWithTheNextTick) {
+TEST(CoordinatorStateTest, DeathsAfterTheFailureAreReportedWithTheNextTick) {
   Job job(5);
   job.Start();
   job.Report(0, "bad");
@@ -427,16 +427,17 @@ TEST(CoordinatorStateTest, WhoDiesAfterTheFailureIsToldWithTheNextTick) {
   EXPECT_THAT(job.Break(4), IsEmpty()) << "it has left";
   EXPECT_THAT(job.Break(2), IsEmpty());
   EXPECT_THAT(job.Break(3), IsEmpty());
-  const std::vector<std::string> told = job.Pass(0.25);
-  ASSERT_EQ(told.size(), 2u);
-  EXPECT_THAT(told[0], HasSubstr("10 failure rank 2: process 102 on host h"));
-  EXPECT_THAT(told[0], HasSubstr("; rank 3: process 103 on host h died"));
-  EXPECT_THAT(told[1], HasSubstr("11 failure rank 2"));
+  const std::vector<std::string> reported = job.Pass(0.25);
+  ASSERT_EQ(reported.size(), 2u);
+  EXPECT_THAT(reported[0],
+              HasSubstr("10 failure rank 2: process 102 on host h"));
+  EXPECT_THAT(reported[0], HasSubstr("; rank 3: process 103 on host h died"));
+  EXPECT_THAT(reported[1], HasSubstr("11 failure rank 2"));
   EXPECT_THAT(job.Pass(0.25), IsEmpty()) << "once";
   EXPECT_THAT(job.state().failure()->world_ranks, ElementsAre(0));
 }
 
-TEST(CoordinatorStateTest, WhoIsCutOffIsToldWhateverTheCause) {
+TEST(CoordinatorStateTest, RanksThatAreCutOffAreReportedWhateverTheCause) {
   Job job(4);
   job.Start();
   job.Report(1, "a link is down", /*cut_off=*/true);
@@ -444,24 +445,24 @@ TEST(CoordinatorStateTest, WhoIsCutOffIsToldWhateverTheCause) {
   job.Break(2);
   for (const int rank : {0, 1, 3}) job.Answer(rank, "");
   EXPECT_THAT(job.state().failure()->world_ranks, ElementsAre(2));
-  const std::vector<std::string> told = job.Pass(0.25);
-  ASSERT_EQ(told.size(), 3u);
-  EXPECT_EQ(told[0], "10 failure rank 3: no route; rank 1: a link is down");
+  const std::vector<std::string> reported = job.Pass(0.25);
+  ASSERT_EQ(reported.size(), 3u);
+  EXPECT_EQ(reported[0], "10 failure rank 3: no route; rank 1: a link is down");
 }
 
-TEST(CoordinatorStateTest, ManyThatDieAreAllToldAndSomeDescribed) {
+TEST(CoordinatorStateTest, ManyDeathsAreAllReportedAndSomeDescribed) {
   Job job(100);
   job.Start();
-  std::vector<std::string> told;
-  for (int rank = 1; rank < 100; ++rank) told = job.Break(rank);
-  told = job.Answer(0, "");
-  ASSERT_EQ(told.size(), 1u);
-  EXPECT_THAT(told[0], HasSubstr("; rank 32: process 132"));
-  EXPECT_THAT(told[0], HasSubstr("aborts or exits early; and more; when"));
+  std::vector<std::string> reported;
+  for (int rank = 1; rank < 100; ++rank) reported = job.Break(rank);
+  reported = job.Answer(0, "");
+  ASSERT_EQ(reported.size(), 1u);
+  EXPECT_THAT(reported[0], HasSubstr("; rank 32: process 132"));
+  EXPECT_THAT(reported[0], HasSubstr("aborts or exits early; and more; when"));
   EXPECT_EQ(job.state().failure()->world_ranks.size(), 99u);
 }
 
-TEST(CoordinatorStateTest, SilenceIsADeathAndASleeperIsTold) {
+TEST(CoordinatorStateTest, ASilentRankIsLostAndReceivesTheFailure) {
   Job job(2);
   job.Start();
   for (int i = 0; i < 4; ++i) {
@@ -470,14 +471,15 @@ TEST(CoordinatorStateTest, SilenceIsADeathAndASleeperIsTold) {
   }
   EXPECT_FALSE(job.state().is_over());
   EXPECT_THAT(job.Pass(0.5), ElementsAre("10 query", "11 query"));
-  const std::vector<std::string> told = job.Answer(0, "");
-  ASSERT_EQ(told.size(), 2u);
-  EXPECT_THAT(told[0], HasSubstr("process 101 on host h does not answer: no "
-                                 "sign of it for 8.5s"));
-  EXPECT_THAT(told[1], HasSubstr("11 failure rank 1"));
+  const std::vector<std::string> reported = job.Answer(0, "");
+  ASSERT_EQ(reported.size(), 2u);
+  EXPECT_THAT(reported[0],
+              HasSubstr("process 101 on host h does not answer: no "
+                        "sign of it for 8.5s"));
+  EXPECT_THAT(reported[1], HasSubstr("11 failure rank 1"));
 }
 
-TEST(CoordinatorStateTest, AnErrorIsToldOnceAllAnswerAndTheFirstOneCounts) {
+TEST(CoordinatorStateTest, TheFirstErrorIsAnnouncedOnceAllAnswer) {
   Job job(3);
   job.Start();
   EXPECT_THAT(job.Report(1, "bad"),
@@ -492,18 +494,19 @@ TEST(CoordinatorStateTest, AnErrorIsToldOnceAllAnswerAndTheFirstOneCounts) {
   EXPECT_THAT(job.Break(2), IsEmpty());
 }
 
-TEST(CoordinatorStateTest, ADeathIsTheCauseOfErrorsThatCameBefore) {
+TEST(CoordinatorStateTest, ADeathIsTheCauseOfEarlierErrors) {
   Job job(3);
   job.Start();
   job.Report(1, "a peer is gone");
   job.Answer(0, "");
   job.Answer(1, "");
-  const std::vector<std::string> told = job.Break(2);
-  ASSERT_EQ(told.size(), 2u);
-  EXPECT_THAT(told[0], HasSubstr("failure rank 2: process 102 on host h died"));
+  const std::vector<std::string> reported = job.Break(2);
+  ASSERT_EQ(reported.size(), 2u);
+  EXPECT_THAT(reported[0],
+              HasSubstr("failure rank 2: process 102 on host h died"));
 }
 
-TEST(CoordinatorStateTest, WhoDoesNotAnswerIsNotWaitedForLong) {
+TEST(CoordinatorStateTest, TheWaitForAnswersIsBounded) {
   Job job(3);
   job.Start();
   job.Report(1, "bad");
@@ -513,31 +516,32 @@ TEST(CoordinatorStateTest, WhoDoesNotAnswerIsNotWaitedForLong) {
   EXPECT_THAT(job.Pass(1.1), Contains("10 failure rank 1: bad"));
 }
 
-TEST(CoordinatorStateTest, ACoordinatorThatSleptIsTheCause) {
+TEST(CoordinatorStateTest, ACoordinatorThatWasStoppedIsTheCause) {
   Job job(2);
   job.Start();
-  const std::vector<std::string> told = job.Lose(1, "had no sign of it for 9s");
-  ASSERT_EQ(told.size(), 2u);
-  EXPECT_EQ(told[0],
+  const std::vector<std::string> reported =
+      job.Lose(1, "had no sign of it for 9s");
+  ASSERT_EQ(reported.size(), 2u);
+  EXPECT_EQ(reported[0],
             "10 failure rank 0: process 100 on host h, which coordinates the "
             "job, was stopped or cut off: rank 1 (process 101 on host h) had "
             "no sign of it for 9s");
 }
 
-TEST(CoordinatorStateTest, NamesAFewOfManyRanksThatDoNotCome) {
+TEST(CoordinatorStateTest, ManyMissingRanksAreARange) {
   Job job(3000);
   job.Come(0);
-  std::vector<std::string> told;
-  for (int i = 0; i < 40 && told.empty(); ++i) {
+  std::vector<std::string> reported;
+  for (int i = 0; i < 40 && reported.empty(); ++i) {
     job.Heartbeat(0, "");
-    told = job.Pass(2);
+    reported = job.Pass(2);
   }
-  ASSERT_EQ(told.size(), 1u);
-  EXPECT_THAT(told[0], HasSubstr("ranks 1-2999 have not come within"));
-  EXPECT_LT(told[0].size(), 200u);
+  ASSERT_EQ(reported.size(), 1u);
+  EXPECT_THAT(reported[0], HasSubstr("ranks 1-2999 have not come within"));
+  EXPECT_LT(reported[0].size(), 200u);
 }
 
-TEST(CoordinatorStateTest, GoodbyeIsNoDeathAndIsKeptThroughAFailure) {
+TEST(CoordinatorStateTest, AGoodbyeIsNoDeathAndOutlastsAFailure) {
   Job job(2);
   job.Start();
   job.Goodbye(1);
@@ -548,14 +552,14 @@ TEST(CoordinatorStateTest, GoodbyeIsNoDeathAndIsKeptThroughAFailure) {
                           "11 dismissed"));
 }
 
-TEST(CoordinatorStateTest, LargeJobsNameSomeRanks) {
+TEST(CoordinatorStateTest, LargeJobsDescribeSomeRanks) {
   Job job(100);
   job.Start();
   job.Break(99);
-  std::vector<std::string> told;
-  for (int rank = 0; rank < 99; ++rank) told = job.Answer(rank, "");
-  ASSERT_EQ(told.size(), 99u);
-  EXPECT_THAT(told[0], HasSubstr("and 68 more"));
+  std::vector<std::string> reported;
+  for (int rank = 0; rank < 99; ++rank) reported = job.Answer(rank, "");
+  ASSERT_EQ(reported.size(), 99u);
+  EXPECT_THAT(reported[0], HasSubstr("and 68 more"));
 }
 
 }  // namespace
