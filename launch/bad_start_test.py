@@ -459,6 +459,27 @@ class BadStartTest(unittest.TestCase):
             [self.start(r, 3, PROBE_BAD_RANK="2") for r in range(3)])
         self.assertTrue(line.endswith(": rank 2: the data are not here\n"), line)
 
+    def test_a_rank_that_never_prepares_is_named(self):
+        for rank in 0, 1:
+            with self.subTest(rank=rank):
+                self.port = hold_port(self)
+                ranks = [self.start(r, 3, "--timeout=1s",
+                                    PROBE_SLOW_RANK=str(rank))
+                         for r in range(3)]
+                printed = ""
+                for process in ranks:
+                    out, error = process.communicate(timeout=LONG)
+                    self.assertEqual((process.returncode, out), (1, ""), error)
+                    printed += error
+                own = [line for line in own_lines(printed, NAME)
+                       if "program: " in line]
+                self.assertEqual(len(own), 1, printed)
+                self.assertIn(f"program: rank {rank} did not come to the "
+                              "exchange of 'options' within 1s", own[0])
+                # Its watchdog ends it.
+                self.assertIn(f"[rank {rank}] rank {rank} did not come back",
+                              printed)
+
     def test_alone(self):
         run = subprocess.run([PROGRAM], capture_output=True, text=True,
                              env={"PATH": os.environ["PATH"]}, timeout=LONG)

@@ -148,6 +148,7 @@ int Main(int argc, char** argv) {
   }
   options.agreed = {"--steps=3", absl::StrCat("--lr=", Variable("PROBE_LR"))};
   options.prepare = [](EngineKind, int rank) -> absl::Status {
+    if (Variable("PROBE_SLOW_RANK") == absl::StrCat(rank)) pause();
     if (Variable("PROBE_BAD_RANK") != absl::StrCat(rank)) {
       return absl::OkStatus();
     }

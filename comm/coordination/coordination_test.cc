@@ -160,8 +160,10 @@ TEST(CoordinationTest, ARankThatDoesNotGatherFailsTheJob) {
     return client.Leave();
   });
   for (const absl::Status& result : results) {
-    EXPECT_EQ(result, absl::DeadlineExceededError(
-                          "'lonely': rank 1 did not come within 50ms"));
+    EXPECT_EQ(
+        result,
+        absl::DeadlineExceededError(
+            "rank 1 did not come to the exchange of 'lonely' within 50ms"));
   }
 }
 

@@ -456,12 +456,12 @@ CoordinatorState::Actions CoordinatorState::OnTick(absl::Time now) {
     for (int rank = 0; rank < self_.size(); ++rank) {
       if (!blobs_.contains(rank)) missing.push_back(rank);
     }
-    QueryAll(
-        {.of_group = true,
-         .error = absl::DeadlineExceededError(absl::StrCat(
-             "'", gather_name_, "': ", DescribeRanks(missing),
-             " did not come within ", absl::FormatDuration(gather_timeout_)))},
-        now, actions);
+    QueryAll({.of_group = true,
+              .error = absl::DeadlineExceededError(absl::StrCat(
+                  DescribeRanks(missing), " did not come to the exchange of '",
+                  gather_name_, "' within ",
+                  absl::FormatDuration(gather_timeout_)))},
+             now, actions);
   }
   if (now >= next_heartbeat_) {
     next_heartbeat_ = now + times_.interval();

@@ -213,8 +213,10 @@ TEST(CoordinatorStateTest, RanksThatDoNotGatherAreNamed) {
   EXPECT_THAT(job.Pass(0.9), IsEmpty());
   EXPECT_THAT(job.Pass(0.1), Contains("10 query"));
   for (int rank = 0; rank < 3; ++rank) job.Answer(rank, "");
-  EXPECT_THAT(job.Answer(3, ""),
-              Contains("10 failure 'g': ranks 0, 3 did not come within 3s"));
+  EXPECT_THAT(
+      job.Answer(3, ""),
+      Contains("10 failure ranks 0, 3 did not come to the exchange of 'g' "
+               "within 3s"));
 }
 
 TEST(CoordinatorStateTest, GathersThatDifferFailTheJob) {
