@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/hf_rope-inl.h"
-#include "crosshatch/nn/layers/rope_scaling.h"
+#include "crosshatch/nn/layers/rope.h"
 
 namespace crosshatch::checkpoint {
 namespace {

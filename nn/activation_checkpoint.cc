@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/nn/activation_checkpoint.h"
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -9,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/nn/hold_buffers.h"
 #include "crosshatch/nn/module.h"
 #include "crosshatch/nn/split_saved.h"
 #include "crosshatch/tensor/rank_context.h"
@@ -66,6 +66,39 @@ RecomputedFunction Announced(Module& module, RecomputedFunction forward) {
       }
     }
     return forward(inputs);
+  };
+}
+
+uint32_t VersionOf(const Buffer& buffer) {
+  const Tensor& data = buffer.data();
+  return data.is_distributed() ? data.handler()->memory().version()
+                               : data.storage()->version();
+}
+
+// Wraps `forward` of `module` with checks that both runs find the same buffers
+// in the module and below. A buffer that is written within a run, or between
+// the two, would give wrong gradients. The module must outlive the result.
+Module::ForwardFunction HoldBuffers(Module& module,
+                                    Module::ForwardFunction forward) {
+  const std::vector<NamedBuffer> buffers = module.NamedBuffers();
+  if (buffers.empty()) return forward;
+  return [buffers, forward = std::move(forward)](TensorSpan inputs) {
+    std::vector<uint32_t> before;
+    for (const auto& [name, buffer] : buffers) {
+      before.push_back(VersionOf(*buffer));
+      const uint32_t at_first = Captured(before.back());
+      CH_CHECK_EQ(at_first, before.back())
+          << "buffer " << buffer->name() << " was written between a forward "
+          << "and its recomputation for backward; write it after the backward";
+    }
+    TensorList outputs = forward(inputs);
+    for (size_t i = 0; i < buffers.size(); ++i) {
+      CH_CHECK_EQ(VersionOf(*buffers[i].buffer), before[i])
+          << "buffer " << buffers[i].buffer->name() << " is written by a "
+          << "forward that is recomputed, so twice a step; write it outside of "
+          << "the checkpointed module, or leave the module out of Checkpoint";
+    }
+    return outputs;
   };
 }
 

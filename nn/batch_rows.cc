@@ -40,10 +40,6 @@ bool DrawsByRow(const Module& module) {
 
 }  // namespace
 
-RowCount* RowCount::Of(const Module& module) {
-  return static_cast<RowCount*>(module.forward_watcher().get());
-}
-
 RowCount::Rows& RowCount::Of(const Module* source) {
   for (Rows& rows : rows_) {
     if (rows.source == source) return rows;
@@ -96,14 +92,14 @@ BatchRowsScope::BatchRowsScope(BatchRows rows, RowWidths* widths,
       << "BatchRows: " << rows_.here << " rows from " << rows_.first
       << " on of a batch of " << rows_.total;
   if (source_ == nullptr || InRecomputation()) return;
-  watcher_ = source_->forward_watcher();
-  if (watcher_ == nullptr) return;
-  watcher_->ForwardBegins(*source_);
-  RowCount::Of(*source_)->Note(*source_, rows_.total);
+  row_count_ = source_->row_count();
+  if (row_count_ == nullptr) return;
+  row_count_->ForwardBegins(*source_);
+  row_count_->Note(*source_, rows_.total);
 }
 
 BatchRowsScope::~BatchRowsScope() {
-  if (watcher_ != nullptr) watcher_->ForwardEnds();
+  if (row_count_ != nullptr) row_count_->ForwardEnds();
   InnermostScope() = around_;
 }
 

@@ -55,13 +55,12 @@ using RowWidths = std::map<std::string, int64_t>;
 /// in it. Rows are counted by source, the module whose inputs or scope set
 /// them, so that parts of a tree may have batches of other sizes.
 /// \threadsafety the rank's thread only.
-class RowCount final : public ForwardWatcher {
+class RowCount {
  public:
-  /// Returns the count of the tree of `module`; null if it has none.
-  static RowCount* Of(const Module& module);
-
-  void ForwardBegins(const Module& module) override;
-  void ForwardEnds() override;
+  void ForwardBegins(const Module& module);
+  /// Called last for the outermost forward, whose inputs are still available
+  /// (Module::OutermostInputs).
+  void ForwardEnds();
 
   /// Returns the rows of `source` in the forwards of this step that have ended.
   int64_t Before(const Module& source) const;
@@ -117,8 +116,8 @@ class BatchRowsScope {
   const BatchRows rows_;
   RowWidths* const widths_;
   const Module* const source_;
-  /// The watcher of the source's tree; null in a recomputation.
-  std::shared_ptr<ForwardWatcher> watcher_;
+  /// That of the source's tree; null in a recomputation.
+  std::shared_ptr<RowCount> row_count_;
   const BatchRowsScope* const around_;
 };
 

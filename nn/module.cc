@@ -14,6 +14,7 @@
 #include "crosshatch/base/error_context.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/verify.h"
+#include "crosshatch/nn/batch_rows.h"
 #include "crosshatch/tensor/recompute.h"
 
 namespace crosshatch::nn {
@@ -127,12 +128,12 @@ class Module::Running final : public ErrorContext {
  public:
   Running(const Module& module, const TensorList& inputs)
       : ErrorContext(Kind::kModule), module_(module), inputs_(inputs) {
-    if (module.forward_watcher_ == nullptr || InRecomputation()) return;
-    watcher_ = module.forward_watcher_;
-    watcher_->ForwardBegins(module);
+    if (module.row_count_ == nullptr || InRecomputation()) return;
+    row_count_ = module.row_count_;
+    row_count_->ForwardBegins(module);
   }
   ~Running() {
-    if (watcher_ != nullptr) watcher_->ForwardEnds();
+    if (row_count_ != nullptr) row_count_->ForwardEnds();
   }
 
   std::string Describe() const override {
@@ -154,7 +155,7 @@ class Module::Running final : public ErrorContext {
  private:
   const Module& module_;
   const TensorList& inputs_;
-  std::shared_ptr<ForwardWatcher> watcher_;
+  std::shared_ptr<RowCount> row_count_;
 };
 
 std::string Module::Construction::Describe() const {
@@ -404,11 +405,13 @@ Module& Module::Own(std::string name, std::unique_ptr<Module> module) {
   return *owned_.back();
 }
 
-Parameter& Module::MakeParameter(std::string name, ShapeView sizes,
-                                 Initializer initializer, DType dtype) {
+std::shared_ptr<Parameter> Module::AddParameter(std::string name,
+                                                ShapeView sizes,
+                                                Initializer initializer,
+                                                DType dtype) {
   auto made = std::make_shared<Parameter>(sizes, dtype, std::move(initializer));
   RegisterParameter(std::move(name), made);
-  return *made;
+  return made;
 }
 
 Buffer& Module::MakeBuffer(std::string name, ShapeView sizes,

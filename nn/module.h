@@ -26,6 +26,7 @@
 namespace crosshatch::nn {
 
 class Module;
+class RowCount;
 
 /// State that a runtime (FSDP) keeps on a module.
 class Attachment {
@@ -42,18 +43,6 @@ struct ModuleLife {
   Module* module = nullptr;  ///< Null once the module is destroyed.
   /// Module::label, as of the last call of Module::life.
   std::shared_ptr<const std::string> label = nullptr;
-};
-
-/// Receives the begin and the end of each forward of the modules that it is set
-/// on (Module::set_forward_watcher), except for forwards that are recomputed.
-class ForwardWatcher {
- public:
-  virtual ~ForwardWatcher() = default;
-
-  virtual void ForwardBegins(const Module& module) = 0;
-  /// Called last for the outermost forward, whose inputs are still available
-  /// (Module::OutermostInputs).
-  virtual void ForwardEnds() = 0;
 };
 
 struct NamedParameter {
@@ -191,13 +180,12 @@ class Module {
   /// the last wrapper, which it gets as `forward`.
   void AddForwardWrapper(ForwardWrapper wrapper);
 
-  /// Sets the watcher; null removes it.
-  void set_forward_watcher(std::shared_ptr<ForwardWatcher> watcher) {
-    forward_watcher_ = std::move(watcher);
+  /// Sets the count of rows (batch_rows.h) that receives the begin and the end
+  /// of each forward, except for those that are recomputed; null removes it.
+  void set_row_count(std::shared_ptr<RowCount> count) {
+    row_count_ = std::move(count);
   }
-  const std::shared_ptr<ForwardWatcher>& forward_watcher() const {
-    return forward_watcher_;
-  }
+  const std::shared_ptr<RowCount>& row_count() const { return row_count_; }
 
   /// Returns the runtime state under `key` ("fsdp"); null if there is none.
   Attachment* attachment(const std::string& key) const;
@@ -243,7 +231,13 @@ class Module {
   /// Takes over and registers `module`.
   Module& Own(std::string name, std::unique_ptr<Module> module);
   Parameter& MakeParameter(std::string name, ShapeView sizes,
-                           Initializer initializer, DType dtype = kFloat32);
+                           Initializer initializer, DType dtype = kFloat32) {
+    return *AddParameter(std::move(name), sizes, std::move(initializer), dtype);
+  }
+  /// Returns shared ownership, for parameters that other modules may tie.
+  std::shared_ptr<Parameter> AddParameter(std::string name, ShapeView sizes,
+                                          Initializer initializer,
+                                          DType dtype = kFloat32);
   Buffer& MakeBuffer(std::string name, ShapeView sizes, Initializer initializer,
                      DType dtype = kFloat32, bool persistent = true);
   /// @}
@@ -297,7 +291,7 @@ class Module {
   HookList<PreHook> pre_hooks_;
   HookList<PostHook> post_hooks_;
   ForwardWrapper forward_wrapper_;
-  std::shared_ptr<ForwardWatcher> forward_watcher_;
+  std::shared_ptr<RowCount> row_count_;
   int next_hook_id_ = 0;
   mutable std::shared_ptr<const std::string> label_;  ///< Null until requested.
   std::shared_ptr<ModuleLife> life_;                  ///< Null until requested.

@@ -6,11 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "crosshatch/nn/layers/containers.h"
 #include "crosshatch/nn/layers/embedding.h"
 #include "crosshatch/nn/layers/linear.h"
 #include "crosshatch/nn/layers/mixture_of_experts.h"
-#include "crosshatch/nn/layers/module_list.h"
-#include "crosshatch/nn/layers/sequential.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/pointwise.h"
 #include "crosshatch/tensor/rank_context.h"

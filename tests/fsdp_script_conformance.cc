@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/tests/fsdp_script_conformance.h"
-
 #include <sys/types.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,6 +13,7 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/testing/ranks.h"
+#include "crosshatch/tests/fsdp_script.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch {

@@ -13,46 +13,42 @@ namespace {
 using Kind = ScriptCall::Kind;
 using Form = PartSpec::Form;
 
-constexpr const char* kNames[] = {"forward",
-                                  "forward_no_grad",
-                                  "backward",
-                                  "drop_losses",
-                                  "step",
-                                  "zero_grad",
-                                  "clip_value",
-                                  "norm",
-                                  "compare",
-                                  "summon",
-                                  "unshard",
-                                  "reshard",
-                                  "sync",
-                                  "all_reduce",
-                                  "reshard_after_forward",
-                                  "reshard_after_backward",
-                                  "keep_unsharded",
-                                  "force_sum",
-                                  "custom_comm",
-                                  "reduce_unused",
-                                  "last_backward",
-                                  "manual",
-                                  "finalize",
-                                  "divide",
-                                  "freeze",
-                                  "skip",
-                                  "prefetch",
-                                  "reset",
-                                  "mistake",
-                                  "unshard_in_backward",
-                                  "accumulate",
-                                  "forward_part",
-                                  "negate",
-                                  "expect_no_memory"};
-static_assert(std::size(kNames) == ScriptCall::kNumKinds);
-
-// Weights of the kinds of calls, in order.
-constexpr int kWeights[] = {16, 3, 16, 1, 8, 2, 2, 2, 4, 3, 3, 3, 4, 3, 2, 2,
-                            2,  1, 1,  4, 2, 2, 3, 2, 2, 4, 2, 1, 1, 3, 2};
-static_assert(std::size(kWeights) == ScriptCall::kNumRandomKinds);
+// By kind, in order; `weight` of a random call.
+constexpr struct {
+  const char* name;
+  int weight = 0;
+} kCalls[] = {{"forward", 16},
+              {"forward_no_grad", 3},
+              {"backward", 16},
+              {"drop_losses", 1},
+              {"step", 8},
+              {"zero_grad", 2},
+              {"compare", 4},
+              {"summon", 3},
+              {"unshard", 3},
+              {"reshard", 3},
+              {"sync", 4},
+              {"all_reduce", 3},
+              {"reshard_after_forward", 2},
+              {"reshard_after_backward", 2},
+              {"keep_unsharded", 2},
+              {"force_sum", 1},
+              {"custom_comm", 1},
+              {"reduce_unused", 4},
+              {"last_backward", 2},
+              {"manual", 2},
+              {"finalize", 3},
+              {"divide", 2},
+              {"freeze", 2},
+              {"skip", 4},
+              {"prefetch", 2},
+              {"reset", 1},
+              {"unshard_in_backward", 3},
+              {"accumulate", 2},
+              {"forward_part"},
+              {"negate"},
+              {"expect_no_memory"}};
+static_assert(std::size(kCalls) == ScriptCall::kNumKinds);
 
 // The maximum of consecutive Linears, which keeps results below 2^24, where
 // float32 has every integer.
@@ -280,10 +276,10 @@ class Generator {
 
   ScriptCall Call() {
     int sum = 0;
-    for (const int weight : kWeights) sum += weight;
+    for (const auto& call : kCalls) sum += call.weight;
     int at = Number(sum);
     int kind = 0;
-    while (at >= kWeights[kind]) at -= kWeights[kind++];
+    while (at >= kCalls[kind].weight) at -= kCalls[kind++].weight;
     return {.kind = static_cast<Kind>(kind),
             .part = Number(num_parts_),
             .value = Number(1000),
@@ -346,8 +342,9 @@ std::string ToString(const FsdpScript& script) {
                     shard.text, "\n");
   }
   for (const ScriptCall& call : script.calls) {
-    absl::StrAppend(&text, "  ", kNames[static_cast<int>(call.kind)], " part ",
-                    call.part, " value ", call.value, call.on ? " on" : " off",
+    absl::StrAppend(&text, "  ", kCalls[static_cast<int>(call.kind)].name,
+                    " part ", call.part, " value ", call.value,
+                    call.on ? " on" : " off",
                     call.recurse ? " recurse\n" : "\n");
   }
   return text;

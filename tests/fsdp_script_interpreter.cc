@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <set>
 #include <string>
@@ -21,11 +20,10 @@
 #include "crosshatch/fsdp/summon.h"
 #include "crosshatch/fsdp/training_testutil.h"
 #include "crosshatch/nn/activation_checkpoint.h"
-#include "crosshatch/nn/optim/clip_grad.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/testing/batch.h"
 #include "crosshatch/testing/ranks.h"
-#include "crosshatch/tests/fsdp_script_conformance.h"
+#include "crosshatch/tests/fsdp_script.h"
 #include "crosshatch/tests/fsdp_script_runner.h"
 #include "crosshatch/tp/parallelize_module.h"
 
@@ -136,17 +134,6 @@ class Interpreter final : public ScriptRunner {
 
   void ZeroGrad() override {
     for (nn::Parameter* p : model().root->Parameters()) p->set_grad(Tensor());
-  }
-
-  absl::Status ClipValue() override {
-    return nn::ClipGradValue(model().root->Parameters(), 1);
-  }
-
-  absl::Status Norm() override {
-    CH_ASSIGN_OR_RETURN(const double norm,
-                        nn::GradNorm(model().root->Parameters()));
-    Observe("norm", {norm});
-    return absl::OkStatus();
   }
 
   absl::Status Compare() override {
@@ -269,8 +256,6 @@ class Interpreter final : public ScriptRunner {
             /*recurse=*/false);
       case Kind::kPrefetch:
         return SetPrefetch(call);
-      case Kind::kMistake:
-        return Mistake(call.value);
       default:
         break;
     }
@@ -373,47 +358,6 @@ class Interpreter final : public ScriptRunner {
               modules;
         },
         /*recurse=*/false);
-  }
-
-  // Makes an erroneous call, which must change nothing.
-  absl::Status Mistake(int which) {
-    nn::Linear other(2, 2);
-    nn::Module& root = *model().root;
-    const double nan = std::numeric_limits<double>::quiet_NaN();
-    absl::Status status;
-    absl::StatusCode expected = absl::StatusCode::kInvalidArgument;
-    switch (which % 7) {
-      case 0:
-        status = fsdp::FullyShard(root, *data_mesh_);
-        expected = absl::StatusCode::kFailedPrecondition;
-        break;
-      case 1:
-        status = ShardedModule::Of(other).status();
-        expected = absl::StatusCode::kNotFound;
-        break;
-      case 2:
-        status = fsdp::Configure(
-            Module(shards().Of(0)),
-            [&](fsdp::Settings& s) { s.forward_prefetch_modules = {&other}; });
-        break;
-      case 3:
-        status = fsdp::SummonFullParameters::Begin(
-                     root, {.writeback = true, .rank0_only = true})
-                     .status();
-        break;
-      case 4:
-        status = nn::ClipGradNorm(root.Parameters(), nan).status();
-        break;
-      case 5:
-        status = fsdp::FullyShard({}, *data_mesh_);
-        break;
-      default:
-        status = nn::ClipGradValue(root.Parameters(), -1);
-        break;
-    }
-    if (status.code() == expected) return absl::OkStatus();
-    return absl::InternalError(
-        absl::StrCat("mistake ", which % 7, " gives ", status.ToString()));
   }
 
   World& world_;

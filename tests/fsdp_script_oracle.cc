@@ -14,7 +14,7 @@
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/testing/batch.h"
-#include "crosshatch/tests/fsdp_script_conformance.h"
+#include "crosshatch/tests/fsdp_script.h"
 #include "crosshatch/tests/fsdp_script_runner.h"
 
 namespace crosshatch {
@@ -101,26 +101,6 @@ class Oracle final : public ScriptRunner {
 
   void ZeroGrad() override {
     for (Book& book : books_) book.visible = std::nullopt;
-  }
-
-  absl::Status ClipValue() override {
-    for (Book& book : books_) {
-      if (!book.visible.has_value()) continue;
-      for (double& value : *book.visible) value = std::clamp(value, -1.0, 1.0);
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status Norm() override {
-    double sum = 0;
-    for (const Book& book : books_) {
-      if (!book.visible.has_value()) continue;
-      for (const double value : *book.visible) sum += value * value;
-    }
-    for (int rank = 0; rank < script().ranks(); ++rank) {
-      Observe(rank, "norm", {std::sqrt(sum)});
-    }
-    return absl::OkStatus();
   }
 
   absl::Status Compare() override {

@@ -3,23 +3,114 @@
 #define CROSSHATCH_TESTS_FSDP_SCRIPT_RUNNER_H_
 
 /// \file
-/// What a script's runs on a mesh and on one rank have in common.
+/// What a script's runs on a mesh and on one rank have in common: the model,
+/// whose numbers are small integers, and which calls are valid.
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/fsdp/testutil.h"
+#include "crosshatch/nn/layers/linear.h"
+#include "crosshatch/nn/module.h"
 #include "crosshatch/tensor/ops/in_place.h"
+#include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/tensor/recompute.h"
+#include "crosshatch/testing/batch.h"
 #include "crosshatch/tests/fsdp_script.h"
-#include "crosshatch/tests/fsdp_script_model.h"
 
 namespace crosshatch {
+
+inline constexpr int64_t kScriptDim = 3;
+
+class ScriptPart final : public nn::Module {
+ public:
+  /// \param parts receives this part and all below, by number
+  ScriptPart(const PartSpec& spec, std::vector<ScriptPart*>& parts)
+      : spec_(spec) {
+    parts.push_back(this);
+    if (spec.form == PartSpec::Form::kLinear) {
+      if (spec.tied_to < 0) {
+        linear_ = std::make_unique<nn::Linear>(
+            kScriptDim, kScriptDim, nn::LinearOptions{.bias = spec.bias});
+      } else {
+        linear_ = std::make_unique<nn::Linear>(
+            parts[static_cast<size_t>(spec.tied_to)]->linear_->weight());
+      }
+      RegisterModule("linear", *linear_);
+    }
+    if (spec.form == PartSpec::Form::kShift) {
+      shift_ = std::make_shared<nn::Parameter>(
+          Shape{kScriptDim}, kFloat32,
+          nn::Initializer{nn::Initializer::Kind::kZeros});
+      RegisterParameter("shift", shift_);
+    }
+    for (const PartSpec& part : spec.parts) {
+      parts_.push_back(std::make_unique<ScriptPart>(part, parts));
+      RegisterModule(absl::StrCat(parts_.size() - 1), *parts_.back());
+    }
+  }
+  const char* type_name() const override { return "ScriptPart"; }
+
+  const PartSpec& spec() const { return spec_; }
+  nn::Linear* linear() { return linear_.get(); }
+  /// Returns whether it has parameters of its own.
+  bool has_parameters() const {
+    return linear_ != nullptr || shift_ != nullptr;
+  }
+  /// Sets whether the enclosing part skips it.
+  void set_skipped(bool skipped) { skipped_ = skipped; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    Tensor x = inputs[0];
+    if (linear_ != nullptr) x = linear_->Forward(x);
+    if (shift_ != nullptr) x = Add(x, ToDType(shift_->Get(), x.dtype()));
+    for (int i = 0; i < spec_.repeats; ++i) {
+      for (const auto& part : parts_) {
+        if (!Captured(part->skipped_)) x = part->Forward(x);
+      }
+    }
+    if (spec_.relu) x = Relu(x);
+    if (spec_.form == PartSpec::Form::kResidual) {
+      x = Add(inputs[0], ToDType(x, inputs[0].dtype()));
+    }
+    return {x};
+  }
+
+ private:
+  const PartSpec spec_;
+  std::unique_ptr<nn::Linear> linear_;
+  std::shared_ptr<nn::Parameter> shift_;
+  std::vector<std::unique_ptr<ScriptPart>> parts_;
+  bool skipped_ = false;
+};
+
+struct ScriptModel {
+  explicit ScriptModel(const PartSpec& spec)
+      : root(std::make_unique<ScriptPart>(spec, parts)) {
+    int64_t salt = 0;
+    for (nn::Parameter* p : root->Parameters()) {
+      p->set_data(SmallIntegers(p->data().sizes(), ++salt));
+    }
+    for (ScriptPart* part : parts) {
+      if (!part->has_parameters() || !part->spec().frozen) continue;
+      for (nn::Parameter* p : part->Parameters()) p->set_requires_grad(false);
+    }
+  }
+
+  std::vector<ScriptPart*> parts;  ///< By number; before root: it fills them.
+  std::unique_ptr<ScriptPart> root;
+};
 
 /// The FullyShard calls of a script, with their settings and parameters.
 class ScriptShards {
@@ -191,8 +282,6 @@ class ScriptRunner {
   virtual absl::Status ResetIteration() = 0;
   virtual absl::Status Step(bool arms_event) = 0;
   virtual void ZeroGrad() = 0;
-  virtual absl::Status ClipValue() = 0;
-  virtual absl::Status Norm() = 0;
   virtual absl::Status Compare() = 0;
   // Accumulates two micro-batches, `batch` and the next.
   virtual absl::Status Accumulate(int batch, bool in_shards) = 0;
@@ -223,7 +312,7 @@ class ScriptRunner {
  private:
   absl::Status Reset() {
     losses_ = 0;
-    pending_ = unreduced_ = gathered_ = unwaited_ = event_armed_ = false;
+    pending_ = gathered_ = unwaited_ = event_armed_ = false;
     return ResetIteration();
   }
 
@@ -234,7 +323,6 @@ class ScriptRunner {
 
   void Reduced() {
     pending_ = !All(&Settings::sync) || !All(&Settings::all_reduce);
-    unreduced_ = unreduced_ || pending_;
   }
 
   absl::Status Do(const ScriptCall& call) {
@@ -276,10 +364,6 @@ class ScriptRunner {
       case ScriptCall::Kind::kZeroGrad:
         if (!unwaited_) ZeroGrad();
         return absl::OkStatus();
-      case ScriptCall::Kind::kClipValue:
-        return unwaited_ || unreduced_ ? absl::OkStatus() : ClipValue();
-      case ScriptCall::Kind::kNorm:
-        return unwaited_ || unreduced_ ? absl::OkStatus() : Norm();
       case ScriptCall::Kind::kCompare:
         return unwaited_ ? absl::OkStatus() : Compare();
       case ScriptCall::Kind::kSummon:
@@ -319,7 +403,7 @@ class ScriptRunner {
   void BackwardHasRun() {
     gathered_ = !last_ || !All(&Settings::reshard_after_backward);
     if (manual_) {
-      pending_ = unreduced_ = true;
+      pending_ = true;
     } else {
       unwaited_ = !last_;
       Reduced();
@@ -448,11 +532,8 @@ class ScriptRunner {
   std::vector<uint32_t> skipped_ = std::vector<uint32_t>(
       model_.parts.size(), 0);  // By part: ranks that skip it.
   int call_ = 0;
-  int losses_ = 0;        // Without their backward so far.
-  bool pending_ = false;  // Gradients may await a reduction.
-  // Gradients of some group may, because a later backward may not reach it.
-  // They are neither measured nor clipped then.
-  bool unreduced_ = false;
+  int losses_ = 0;         // Without their backward so far.
+  bool pending_ = false;   // Gradients may await a reduction.
   bool gathered_ = false;  // Parameters may be gathered.
   bool unwaited_ = false;  // The compute stream has not waited for reductions.
   bool event_armed_ = false;

@@ -4,9 +4,10 @@
 /// Random programs that use FSDP: every mesh gives the bits of one rank. They
 /// contain the calls of ScriptCall in any order, the options that AllAreDrawn
 /// lists, and replicated and tensor-parallel parts. Other tests cover what is
-/// not exact or not random: ClipGradNorm that clips
-/// (nn/optim/clip_grad_test.cc), buffers (fsdp/tests/buffers_test.cc), meshes
-/// of some of the ranks (fsdp/tests/mesh_of_test.cc). CROSSHATCH_FUZZ_SEED and
+/// not exact or not random: norms and clipping (tests/fsdp_optimizers_test.cc),
+/// mistakes (fsdp/tests/fsdp_errors_test.cc), buffers
+/// (fsdp/tests/buffers_test.cc), meshes of some of the ranks
+/// (fsdp/tests/mesh_of_test.cc). CROSSHATCH_FUZZ_SEED and
 /// CROSSHATCH_FUZZ_SCRIPTS set the first seed and the number of programs.
 
 #include "crosshatch/tests/fsdp_script.h"
@@ -21,7 +22,6 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "crosshatch/dtensor/redistribution/fuzz_testutil.h"
-#include "crosshatch/tests/fsdp_script_conformance.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

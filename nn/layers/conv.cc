@@ -10,21 +10,16 @@
 namespace crosshatch::nn {
 namespace {
 
-std::shared_ptr<Parameter> Weight(int64_t in_channels, int64_t out_channels,
-                                  ShapeView kernel, int64_t groups) {
+// Returns the sizes of the weight.
+Shape WeightSizes(int64_t in_channels, int64_t out_channels, ShapeView kernel,
+                  int64_t groups) {
   CH_CHECK(groups > 0 && in_channels % groups == 0 &&
            out_channels % groups == 0)
       << "a convolution of " << in_channels << " to " << out_channels
       << " channels in " << groups << " groups";
   Shape sizes = {out_channels, in_channels / groups};
   sizes.insert(sizes.end(), kernel.begin(), kernel.end());
-  return std::make_shared<Parameter>(sizes, kFloat32,
-                                     init::KaimingUniform(std::sqrt(5.0)));
-}
-
-std::shared_ptr<Parameter> Bias(int64_t out_channels) {
-  return std::make_shared<Parameter>(Shape{out_channels}, kFloat32,
-                                     Initializer{});
+  return sizes;
 }
 
 template <typename Options>
@@ -46,11 +41,11 @@ TensorList Forward(Tensor (*conv)(const Tensor&, const Tensor&, const Tensor&,
 Conv2d::Conv2d(int64_t in_channels, int64_t out_channels,
                const RowsCols& kernel, const Conv2dOptions& options, bool bias)
     : options_(options),
-      weight_(Weight(in_channels, out_channels, kernel, options.groups)) {
-  RegisterParameter("weight", weight_);
-  if (!bias) return;
-  bias_ = Bias(out_channels);
-  RegisterParameter("bias", bias_);
+      weight_(AddParameter(
+          "weight",
+          WeightSizes(in_channels, out_channels, kernel, options.groups),
+          init::KaimingUniform(std::sqrt(5.0)))) {
+  if (bias) bias_ = AddParameter("bias", {out_channels}, {});
 }
 
 TensorList Conv2d::ForwardImpl(TensorSpan inputs) {
@@ -61,11 +56,11 @@ TensorList Conv2d::ForwardImpl(TensorSpan inputs) {
 Conv1d::Conv1d(int64_t in_channels, int64_t out_channels, int64_t kernel,
                const Conv1dOptions& options, bool bias)
     : options_(options),
-      weight_(Weight(in_channels, out_channels, {kernel}, options.groups)) {
-  RegisterParameter("weight", weight_);
-  if (!bias) return;
-  bias_ = Bias(out_channels);
-  RegisterParameter("bias", bias_);
+      weight_(AddParameter(
+          "weight",
+          WeightSizes(in_channels, out_channels, {kernel}, options.groups),
+          init::KaimingUniform(std::sqrt(5.0)))) {
+  if (bias) bias_ = AddParameter("bias", {out_channels}, {});
 }
 
 TensorList Conv1d::ForwardImpl(TensorSpan inputs) {

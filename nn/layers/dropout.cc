@@ -104,12 +104,12 @@ void Dropout::SetStep(uint64_t seed, uint64_t step) {
 }
 
 Dropout::RowPlace Dropout::PlaceOfRows(const BatchRows& rows) {
-  RowCount& count = *RowCount::Of(*this);
+  RowCount& count = *row_count();
   // Attention calls ForAttention and need not belong to a module of the tree.
   const bool runs_alone = count.outermost() == nullptr;
   if (runs_alone) count.ForwardBegins(*this);
   const Module* source = BatchRowsScope::CurrentSource();
-  if (source == nullptr || RowCount::Of(*source) != &count) {
+  if (source == nullptr || source->row_count().get() != &count) {
     source = count.outermost();
   }
   const int64_t before = count.Before(*source);
@@ -224,7 +224,7 @@ void SetDropoutStep(Module& root, uint64_t seed, uint64_t step) {
   if (dropouts.empty()) return;
   const auto count = std::make_shared<RowCount>();
   for (const NamedModule& named : modules) {
-    named.module->set_forward_watcher(count);
+    named.module->set_row_count(count);
   }
   const bool all_compared =
       std::all_of(dropouts.begin(), dropouts.end(),

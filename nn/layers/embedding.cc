@@ -16,11 +16,8 @@ Embedding::Embedding(const EmbeddingOptions& options)
 }
 
 Embedding::Embedding(int64_t num_embeddings, int64_t dim, double stddev)
-    : weight_(std::make_shared<Parameter>(
-          Shape{num_embeddings, dim}, kFloat32,
-          Initializer{Initializer::Kind::kNormal, stddev})) {
-  RegisterParameter("weight", weight_);
-}
+    : weight_(AddParameter("weight", {num_embeddings, dim},
+                           init::Normal(stddev))) {}
 
 TensorList Embedding::ForwardImpl(TensorSpan inputs) {
   CH_CHECK_EQ(inputs.size(), 1u) << "embedding";

@@ -4,7 +4,9 @@
 
 #include <cstdint>
 
+#include "crosshatch/base/check.h"
 #include "crosshatch/nn/module.h"
+#include "crosshatch/tensor/ops/pointwise.h"
 
 namespace crosshatch::nn {
 
@@ -22,7 +24,11 @@ class Gelu final : public Module {
   GeluForm form() const { return form_; }
 
  protected:
-  TensorList ForwardImpl(TensorSpan inputs) override;
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    CH_CHECK_EQ(inputs.size(), 1u) << "gelu";
+    return {form_ == GeluForm::kTanh ? crosshatch::Gelu(inputs[0])
+                                     : GeluExact(inputs[0])};
+  }
 
  private:
   const GeluForm form_;

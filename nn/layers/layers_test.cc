@@ -9,12 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "crosshatch/nn/layers/containers.h"
 #include "crosshatch/nn/layers/conv.h"
 #include "crosshatch/nn/layers/gelu.h"
 #include "crosshatch/nn/layers/linear.h"
-#include "crosshatch/nn/layers/module_list.h"
 #include "crosshatch/nn/layers/norm.h"
-#include "crosshatch/nn/layers/sequential.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
 #include "gmock/gmock.h"

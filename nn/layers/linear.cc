@@ -28,15 +28,9 @@ Linear::Linear(int64_t in_features, int64_t out_features,
 
 void Linear::Init(int64_t in_features, int64_t out_features,
                   const LinearOptions& options) {
-  weight_ = std::make_shared<Parameter>(
-      Shape{out_features, in_features}, kFloat32,
-      Initializer{Initializer::Kind::kNormal, options.stddev});
-  RegisterParameter("weight", weight_);
-  if (options.bias) {
-    bias_ = std::make_shared<Parameter>(Shape{out_features}, kFloat32,
-                                        Initializer{Initializer::Kind::kZeros});
-    RegisterParameter("bias", bias_);
-  }
+  weight_ = AddParameter("weight", {out_features, in_features},
+                         init::Normal(options.stddev));
+  if (options.bias) bias_ = AddParameter("bias", {out_features}, {});
 }
 
 Linear::Linear(std::shared_ptr<Parameter> weight) : weight_(std::move(weight)) {

@@ -105,16 +105,11 @@ MixtureOfExperts::MixtureOfExperts(const MixtureOfExpertsOptions& options)
   CH_CHECK(dim > 0 && hidden > 0 && choices > 0 && experts >= choices)
       << kName << " of dim " << dim << ", hidden " << hidden << ": " << choices
       << " choices of " << experts << " experts";
-  const auto parameter = [&](const char* name, const Shape& sizes) {
-    auto made = std::make_shared<Parameter>(
-        sizes, kFloat32, Initializer{Initializer::Kind::kNormal, stddev});
-    RegisterParameter(name, made);
-    return made;
-  };
-  router_ = parameter("router", {experts, dim});
-  gate_ = parameter("gate_proj", {experts, dim, hidden});
-  up_ = parameter("up_proj", {experts, dim, hidden});
-  down_ = parameter("down_proj", {experts, hidden, dim});
+  const Initializer normal = init::Normal(stddev);
+  router_ = AddParameter("router", {experts, dim}, normal);
+  gate_ = AddParameter("gate_proj", {experts, dim, hidden}, normal);
+  up_ = AddParameter("up_proj", {experts, dim, hidden}, normal);
+  down_ = AddParameter("down_proj", {experts, hidden, dim}, normal);
   owners_.owners = {{.batch_rank = 0, .first = 0, .count = experts}};
 }
 

@@ -18,11 +18,7 @@ DType WiderOf(DType a, DType b) { return SizeOf(a) > SizeOf(b) ? a : b; }
 }  // namespace
 
 RmsNorm::RmsNorm(int64_t dim, double eps)
-    : weight_(std::make_shared<Parameter>(
-          Shape{dim}, kFloat32, Initializer{Initializer::Kind::kOnes})),
-      eps_(eps) {
-  RegisterParameter("weight", weight_);
-}
+    : weight_(AddParameter("weight", {dim}, init::Constant(1))), eps_(eps) {}
 
 TensorList RmsNorm::ForwardImpl(TensorSpan inputs) {
   CH_CHECK_EQ(inputs.size(), 1u) << "rms_norm";
@@ -40,14 +36,9 @@ TensorList RmsNorm::ForwardImpl(TensorSpan inputs) {
 LayerNorm::LayerNorm(int64_t dim, const LayerNormOptions& options)
     : dim_(dim), eps_(options.eps) {
   if (options.weight) {
-    weight_ =
-        std::make_shared<Parameter>(Shape{dim}, kFloat32, init::Constant(1));
-    RegisterParameter("weight", weight_);
+    weight_ = AddParameter("weight", {dim}, init::Constant(1));
   }
-  if (options.bias) {
-    bias_ = std::make_shared<Parameter>(Shape{dim}, kFloat32, Initializer{});
-    RegisterParameter("bias", bias_);
-  }
+  if (options.bias) bias_ = AddParameter("bias", {dim}, {});
 }
 
 TensorList LayerNorm::ForwardImpl(TensorSpan inputs) {
@@ -74,11 +65,8 @@ GroupNorm::GroupNorm(int64_t groups, int64_t channels,
   CH_CHECK(groups > 0 && channels % groups == 0)
       << "GroupNorm of " << channels << " channels in " << groups << " groups";
   if (!options.affine) return;
-  weight_ =
-      std::make_shared<Parameter>(Shape{channels}, kFloat32, init::Constant(1));
-  bias_ = std::make_shared<Parameter>(Shape{channels}, kFloat32, Initializer{});
-  RegisterParameter("weight", weight_);
-  RegisterParameter("bias", bias_);
+  weight_ = AddParameter("weight", {channels}, init::Constant(1));
+  bias_ = AddParameter("bias", {channels}, {});
 }
 
 TensorList GroupNorm::ForwardImpl(TensorSpan inputs) {

@@ -18,8 +18,18 @@
 namespace crosshatch::nn {
 namespace {
 
-LinearOptions Projection(const LlamaConfig& config, bool bias) {
-  return {.bias = bias, .stddev = config.initializer_stddev};
+LinearOptions Projection(const LlamaConfig& config, int64_t in, int64_t out,
+                         bool bias) {
+  return {
+      .in = in, .out = out, .bias = bias, .stddev = config.initializer_stddev};
+}
+
+LinearOptions QueryProjection(const LlamaConfig& c) {
+  return Projection(c, c.dim, c.heads * c.head_dim, c.qkv_bias);
+}
+
+LinearOptions KeyProjection(const LlamaConfig& c) {
+  return Projection(c, c.dim, c.kv_heads * c.head_dim, c.qkv_bias);
 }
 
 /// [B, T, heads * head_dim] to [B, T, heads, head_dim].
@@ -39,25 +49,16 @@ LlamaAttention::LlamaAttention(const LlamaConfig& config, RotaryTable& rotary,
                                int64_t window)
     : head_dim_(config.head_dim),
       rotary_(rotary),
-      q_proj_(config.dim, config.heads * config.head_dim,
-              Projection(config, config.qkv_bias)),
-      k_proj_(config.dim, config.kv_heads * config.head_dim,
-              Projection(config, config.qkv_bias)),
-      v_proj_(config.dim, config.kv_heads * config.head_dim,
-              Projection(config, config.qkv_bias)),
-      o_proj_(config.heads * config.head_dim, config.dim,
-              Projection(config, config.o_bias)),
+      q_proj_(Make<Linear>("q_proj", QueryProjection(config))),
+      k_proj_(Make<Linear>("k_proj", KeyProjection(config))),
+      v_proj_(Make<Linear>("v_proj", KeyProjection(config))),
+      o_proj_(Make<Linear>("o_proj",
+                           Projection(config, config.heads * config.head_dim,
+                                      config.dim, config.o_bias))),
       window_(window) {
-  RegisterModule("q_proj", q_proj_);
-  RegisterModule("k_proj", k_proj_);
-  RegisterModule("v_proj", v_proj_);
-  RegisterModule("o_proj", o_proj_);
-  if (config.qk_norm) {
-    q_norm_.emplace(config.head_dim, config.rms_norm_eps);
-    k_norm_.emplace(config.head_dim, config.rms_norm_eps);
-    RegisterModule("q_norm", *q_norm_);
-    RegisterModule("k_norm", *k_norm_);
-  }
+  if (!config.qk_norm) return;
+  q_norm_ = &Make<RmsNorm>("q_norm", config.head_dim, config.rms_norm_eps);
+  k_norm_ = &Make<RmsNorm>("k_norm", config.head_dim, config.rms_norm_eps);
 }
 
 TensorList LlamaAttention::ForwardImpl(TensorSpan inputs) {
@@ -65,8 +66,8 @@ TensorList LlamaAttention::ForwardImpl(TensorSpan inputs) {
   Tensor q = SplitHeads(q_proj_.Forward(x), head_dim_);
   Tensor k = SplitHeads(k_proj_.Forward(x), head_dim_);
   const Tensor v = SplitHeads(v_proj_.Forward(x), head_dim_);
-  if (q_norm_.has_value()) q = q_norm_->Forward(q);
-  if (k_norm_.has_value()) k = k_norm_->Forward(k);
+  if (q_norm_ != nullptr) q = q_norm_->Forward(q);
+  if (k_norm_ != nullptr) k = k_norm_->Forward(k);
   const int64_t length = q.size(1);
   AttentionOptions options = {.causal = true, .window = window_};
   Tensor heads;
@@ -95,14 +96,13 @@ TensorList LlamaAttention::ForwardImpl(TensorSpan inputs) {
       View(heads, {heads.size(0), heads.size(1), heads.size(2) * head_dim_}))};
 }
 
-LlamaMlp::LlamaMlp(const LlamaConfig& config)
-    : gate_proj_(config.dim, config.ffn, Projection(config, config.mlp_bias)),
-      up_proj_(config.dim, config.ffn, Projection(config, config.mlp_bias)),
-      down_proj_(config.ffn, config.dim, Projection(config, config.mlp_bias)) {
-  RegisterModule("gate_proj", gate_proj_);
-  RegisterModule("up_proj", up_proj_);
-  RegisterModule("down_proj", down_proj_);
-}
+LlamaMlp::LlamaMlp(const LlamaConfig& c)
+    : gate_proj_(
+          Make<Linear>("gate_proj", Projection(c, c.dim, c.ffn, c.mlp_bias))),
+      up_proj_(
+          Make<Linear>("up_proj", Projection(c, c.dim, c.ffn, c.mlp_bias))),
+      down_proj_(
+          Make<Linear>("down_proj", Projection(c, c.ffn, c.dim, c.mlp_bias))) {}
 
 TensorList LlamaMlp::ForwardImpl(TensorSpan inputs) {
   const Tensor& x = inputs[0];
@@ -112,15 +112,13 @@ TensorList LlamaMlp::ForwardImpl(TensorSpan inputs) {
 
 LlamaBlock::LlamaBlock(const LlamaConfig& config, RotaryTable& rotary,
                        int64_t layer)
-    : input_layernorm_(config.dim, config.rms_norm_eps),
-      self_attn_(config, rotary, config.WindowOf(layer)),
-      post_attention_layernorm_(config.dim, config.rms_norm_eps),
-      mlp_(config) {
-  RegisterModule("input_layernorm", input_layernorm_);
-  RegisterModule("self_attn", self_attn_);
-  RegisterModule("post_attention_layernorm", post_attention_layernorm_);
-  RegisterModule("mlp", mlp_);
-}
+    : input_layernorm_(
+          Make<RmsNorm>("input_layernorm", config.dim, config.rms_norm_eps)),
+      self_attn_(Make<LlamaAttention>("self_attn", config, rotary,
+                                      config.WindowOf(layer))),
+      post_attention_layernorm_(Make<RmsNorm>("post_attention_layernorm",
+                                              config.dim, config.rms_norm_eps)),
+      mlp_(Make<LlamaMlp>("mlp", config)) {}
 
 TensorList LlamaBlock::ForwardImpl(TensorSpan inputs) {
   const Tensor& x = inputs[0];
@@ -134,19 +132,15 @@ TensorList LlamaBlock::ForwardImpl(TensorSpan inputs) {
 Llama::Llama(const LlamaConfig& config, Device device)
     : config_(Checked(config).Resolved()),
       rotary_(config_.head_dim, config_.rope_theta, config_.rope_scaling),
-      embed_tokens_(config_.vocab, config_.dim, config_.initializer_stddev),
-      norm_(config_.dim, config_.rms_norm_eps),
+      embed_tokens_(Make<Embedding>("embed_tokens", config_.vocab, config_.dim,
+                                    config_.initializer_stddev)),
+      blocks_(MakeBlocks()),
+      norm_(Make<RmsNorm>("norm", config_.dim, config_.rms_norm_eps)),
       lm_head_(config_.tied_embeddings
-                   ? Linear(embed_tokens_.weight())
-                   : Linear(config_.dim, config_.vocab,
-                            Projection(config_, /*bias=*/false))) {
-  RegisterModule("embed_tokens", embed_tokens_);
-  for (int64_t i = 0; i < config_.layers; ++i) {
-    blocks_.push_back(std::make_unique<LlamaBlock>(config_, rotary_, i));
-    RegisterModule(absl::StrCat("layers.", i), *blocks_.back());
-  }
-  RegisterModule("norm", norm_);
-  RegisterModule("lm_head", lm_head_);
+                   ? Make<Linear>("lm_head", embed_tokens_.weight())
+                   : Make<Linear>("lm_head",
+                                  Projection(config_, config_.dim,
+                                             config_.vocab, /*bias=*/false))) {
   NamedParameters();
   if (!device.is_meta()) {
     CH_CHECK(device == RankContext::Current().device())
@@ -154,6 +148,15 @@ Llama::Llama(const LlamaConfig& config, Device device)
         << RankContext::Current().device();
     CH_CHECK_OK(Materialize({}));
   }
+}
+
+std::vector<LlamaBlock*> Llama::MakeBlocks() {
+  std::vector<LlamaBlock*> blocks;
+  for (int64_t i = 0; i < config_.layers; ++i) {
+    blocks.push_back(
+        &Make<LlamaBlock>(absl::StrCat("layers.", i), config_, rotary_, i));
+  }
+  return blocks;
 }
 
 TensorList Llama::ForwardImpl(TensorSpan inputs) {
@@ -168,7 +171,7 @@ TensorList Llama::ForwardImpl(TensorSpan inputs) {
   if (cache_ != nullptr) cache_->CheckRoom(inputs[0].size(1));
   TensorList of_block(inputs.begin(), inputs.end());
   of_block[0] = embed_tokens_.Forward(inputs[0]);
-  for (const auto& block : blocks_) of_block[0] = block->Call(of_block)[0];
+  for (LlamaBlock* block : blocks_) of_block[0] = block->Call(of_block)[0];
   if (cache_ != nullptr) cache_->Advance(inputs[0].size(1));
   return {lm_head_.Forward(norm_.Forward(of_block[0]))};
 }

@@ -33,10 +33,11 @@
 #include <optional>
 #include <vector>
 
+#include "crosshatch/nn/layers/containers.h"
 #include "crosshatch/nn/layers/embedding.h"
 #include "crosshatch/nn/layers/linear.h"
 #include "crosshatch/nn/layers/norm.h"
-#include "crosshatch/nn/layers/rotary_table.h"
+#include "crosshatch/nn/layers/rope.h"
 #include "crosshatch/nn/models/kv_cache.h"
 #include "crosshatch/nn/models/llama_config.h"
 #include "crosshatch/nn/module.h"
@@ -74,12 +75,12 @@ class LlamaAttention final : public Module {
   RotaryTable& rotary_;
   KvCache* cache_ = nullptr;
   size_t index_ = 0;
-  Linear q_proj_;
-  Linear k_proj_;
-  Linear v_proj_;
-  Linear o_proj_;
-  std::optional<RmsNorm> q_norm_;
-  std::optional<RmsNorm> k_norm_;
+  Linear& q_proj_;
+  Linear& k_proj_;
+  Linear& v_proj_;
+  Linear& o_proj_;
+  RmsNorm* q_norm_ = nullptr;  ///< Null if there is none, as k_norm_.
+  RmsNorm* k_norm_ = nullptr;
   const int64_t window_;
 };
 
@@ -94,9 +95,9 @@ class LlamaMlp final : public Module {
   TensorList ForwardImpl(TensorSpan inputs) override;
 
  private:
-  Linear gate_proj_;
-  Linear up_proj_;
-  Linear down_proj_;
+  Linear& gate_proj_;
+  Linear& up_proj_;
+  Linear& down_proj_;
 };
 
 /// Attention and MLP, each around the residual stream: [B, T, D] (, keys,
@@ -113,10 +114,10 @@ class LlamaBlock final : public Module {
   TensorList ForwardImpl(TensorSpan inputs) override;
 
  private:
-  RmsNorm input_layernorm_;
-  LlamaAttention self_attn_;
-  RmsNorm post_attention_layernorm_;
-  LlamaMlp mlp_;
+  RmsNorm& input_layernorm_;
+  LlamaAttention& self_attn_;
+  RmsNorm& post_attention_layernorm_;
+  LlamaMlp& mlp_;
 };
 
 /// Tokens [B, T] (i32, i64 or u16) to logits [B, T, V]. For packed documents
@@ -125,34 +126,6 @@ class LlamaBlock final : public Module {
 /// the length, it is that of the row. Not with a cache (checked).
 class Llama final : public Module {
  public:
-  /// The blocks, for `for (Module& block : model.blocks())`.
-  class Blocks {
-   public:
-    class Iterator {
-     public:
-      explicit Iterator(const std::unique_ptr<LlamaBlock>* at) : at_(at) {}
-      LlamaBlock& operator*() const { return **at_; }
-      Iterator& operator++() {
-        ++at_;
-        return *this;
-      }
-      friend bool operator==(Iterator, Iterator) = default;
-
-     private:
-      const std::unique_ptr<LlamaBlock>* at_;
-    };
-
-    explicit Blocks(const std::vector<std::unique_ptr<LlamaBlock>>& blocks)
-        : blocks_(blocks) {}
-    Iterator begin() const { return Iterator(blocks_.data()); }
-    Iterator end() const { return Iterator(blocks_.data() + blocks_.size()); }
-    size_t size() const { return blocks_.size(); }
-    LlamaBlock& operator[](size_t i) const { return *blocks_[i]; }
-
-   private:
-    const std::vector<std::unique_ptr<LlamaBlock>>& blocks_;
-  };
-
   /// Creates names and shapes on Device::Meta(), for Materialize. On the rank's
   /// own device it is materialized at once, with seed 0.
   /// \checks config.Validate()
@@ -162,7 +135,10 @@ class Llama final : public Module {
 
   /// Returns the resolved config.
   const LlamaConfig& config() const { return config_; }
-  Blocks blocks() const { return Blocks(blocks_); }
+  /// Returns the blocks, for `for (Module& block : model.blocks())`.
+  ModuleRange<LlamaBlock> blocks() const {
+    return ModuleRange<LlamaBlock>(blocks_);
+  }
 
   /// Sets a cache. The tokens of a forward then follow those in `cache` and are
   /// appended, in NoGrad and for one batch during the cache's lifetime
@@ -175,13 +151,15 @@ class Llama final : public Module {
   TensorList ForwardImpl(TensorSpan inputs) override;
 
  private:
+  std::vector<LlamaBlock*> MakeBlocks();
+
   const LlamaConfig config_;
   KvCache* cache_ = nullptr;
   RotaryTable rotary_;
-  Embedding embed_tokens_;
-  std::vector<std::unique_ptr<LlamaBlock>> blocks_;
-  RmsNorm norm_;
-  Linear lm_head_;
+  Embedding& embed_tokens_;
+  std::vector<LlamaBlock*> blocks_;
+  RmsNorm& norm_;
+  Linear& lm_head_;
 };
 
 }  // namespace crosshatch::nn

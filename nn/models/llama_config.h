@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "crosshatch/nn/layers/rope_scaling.h"
+#include "crosshatch/nn/layers/rope.h"
 
 namespace crosshatch::nn {
 

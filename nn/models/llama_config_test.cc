@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "crosshatch/nn/layers/rope_scaling.h"
+#include "crosshatch/nn/layers/rope.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

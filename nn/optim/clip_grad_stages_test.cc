@@ -18,7 +18,7 @@
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/optim/clip_grad.h"
-#include "crosshatch/nn/optim/join_norms.h"
+#include "crosshatch/nn/optim/gradients.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/testing/ranks.h"
 #include "gmock/gmock.h"

@@ -2,14 +2,13 @@
 #include "crosshatch/nn/optim/ema.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
-#include "crosshatch/nn/optim/gradient_check.h"
+#include "crosshatch/nn/optim/gradients.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/in_place.h"
@@ -23,17 +22,6 @@ constexpr char kUpdates[] = "updates";
 std::string EntryName(const Parameter& parameter) {
   return absl::StrCat(parameter.name(), ".average");
 }
-
-/// While it exists, allocations go to the memory of `parameter`.
-class MemoryOf {
- public:
-  explicit MemoryOf(const Parameter& parameter) {
-    if (parameter.on_host()) on_host_.emplace();
-  }
-
- private:
-  std::optional<HostMemoryScope> on_host_;
-};
 
 }  // namespace
 

@@ -10,7 +10,7 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/mesh/device_mesh.h"
-#include "crosshatch/nn/optim/local_grads.h"
+#include "crosshatch/nn/optim/gradients.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/ops/pointwise.h"

@@ -62,7 +62,7 @@ class Optimizer : public Stateful {
   /// \error the rank's first error, if a collective failed; kInvalidArgument
   ///     naming an invalid option, or a group without parameters;
   ///     kFailedPrecondition if no parameter has a gradient, or if one has a
-  ///     gradient that was not reduced (gradient_check.h). Then nothing is
+  ///     gradient that was not reduced (CheckGradients). Then nothing is
   ///     updated.
   absl::Status Step();
 

@@ -1,20 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef CROSSHATCH_NN_OPTIM_LOCAL_GRADS_H_
-#define CROSSHATCH_NN_OPTIM_LOCAL_GRADS_H_
+#ifndef CROSSHATCH_NN_OPTIM_GRADIENTS_H_
+#define CROSSHATCH_NN_OPTIM_GRADIENTS_H_
 
 /// \file
-/// A rank's shards of gradients on any meshes, for clipping and loss scaling.
+/// The gradients of parameters before a step: checks for optimizers, and a
+/// rank's shards on any meshes for clipping and loss scaling.
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/parameter.h"
+#include "crosshatch/tensor/rank_context.h"
 #include "crosshatch/tensor/tensor.h"
 
 namespace crosshatch::nn {
+/// Checks that no parameter is null or listed twice.
+/// \param who for messages: "AdamW".
+/// \returns shared ownership of the parameters that a std::shared_ptr owns,
+/// such as
+///     those of modules. Others must outlive the caller.
+std::vector<std::shared_ptr<Parameter>> ShareListed(
+    const char* who, absl::Span<Parameter* const> parameters);
+
+/// Returns OK if a step can use the gradients of `parameters`: some have a
+/// gradient, none has one that is not reduced yet, and none has temporary
+/// values (Ema::SwapIn). One rank of several may have no parameters, like a
+/// pipeline stage without any. If one rank of several has no gradients of
+/// parameters that no runtime shards, it prints a warning once, because errors
+/// depend on shared facts only. With CROSSHATCH_DEBUG=replicas it also compares
+/// replicas of parameters and gradients, and all ranks must call it.
+///
+/// \param what for messages: "AdamW::Step".
+/// \error kFailedPrecondition naming parameters and what to do.
+absl::Status CheckGradients(const char* what,
+                            absl::Span<Parameter* const> parameters);
 
 /// Returns whether `next` starts `count` elements after `first`, in the same
 /// storage and of the same dtype. Both are local and contiguous. Parameters,
@@ -94,6 +119,34 @@ void VisitAllRuns(const std::vector<LocalGrad>& grads, Visit visit) {
 /// Adds the squares of `local`, in float64, to sums[slot]; not in a dry run.
 void AddSquares(const Tensor& local, const Tensor& sums, int slot);
 
+/// Returns, on every rank of `over`, the norm of gradients that are on
+/// different meshes on different ranks, such as pipeline stages. The norm of
+/// each set of ranks whose parameters are on the same meshes counts once. All
+/// ranks of `over` call it and wait for each other.
+/// \param meshes the meshes of this rank's parameters; if empty, it has them
+///     alone.
+/// \param norm the norm over those meshes, the same on all of their ranks, or
+///     an error.
+/// \error the rank's own error in `norm`, otherwise that of the first rank with
+///     one, naming the rank; kFailedPrecondition naming two ranks whose sets of
+///     ranks overlap and differ, or whose norms over the same ranks differ;
+///     errors of communication.
+absl::StatusOr<double> JoinNorms(const DeviceMesh& over,
+                                 absl::Span<const DeviceMesh> meshes,
+                                 const absl::StatusOr<double>& norm,
+                                 double norm_type);
+
+/// While it exists, allocations go to the memory of `parameter`.
+class MemoryOf {
+ public:
+  explicit MemoryOf(const Parameter& parameter) {
+    if (parameter.on_host()) on_host_.emplace();
+  }
+
+ private:
+  std::optional<HostMemoryScope> on_host_;
+};
+
 }  // namespace crosshatch::nn
 
-#endif  // CROSSHATCH_NN_OPTIM_LOCAL_GRADS_H_
+#endif  // CROSSHATCH_NN_OPTIM_GRADIENTS_H_
