@@ -183,7 +183,6 @@ class Adapted final : public nn::Module {
         down_(Make<nn::Linear>("lora_down", {.in = in, .out = rank})),
         up_(Make<nn::Linear>("lora_up",
                              {.in = rank, .out = out, .stddev = 0})) {}
-  const char* type_name() const override { return "Adapted"; }
 
  protected:
   ch::TensorList ForwardImpl(ch::TensorSpan inputs) override {
@@ -203,7 +202,6 @@ class Tower final : public nn::Module {
   Tower() {
     for (int i = 0; i < 3; ++i) layers_.Add(6, 6, 2);
   }
-  const char* type_name() const override { return "Tower"; }
   nn::ModuleList<Adapted>& layers() { return layers_; }
 
  protected:
@@ -452,7 +450,6 @@ class StageModel final : public nn::Module {
     }
     // [/stage_names]
   }
-  const char* type_name() const override { return "StageModel"; }
 
  protected:
   ch::TensorList ForwardImpl(ch::TensorSpan inputs) override {

@@ -46,7 +46,6 @@ namespace {
 class Mlp final : public ch::nn::Module {
  public:
   explicit Mlp(int64_t dim) : dim_(dim) {}
-  const char* type_name() const override { return "Mlp"; }
 
  protected:
   ch::TensorList ForwardImpl(ch::TensorSpan inputs) override {
@@ -71,7 +70,6 @@ class Classifier final : public ch::nn::Module {
       : dim_(dim), classes_(classes) {
     for (int64_t i = 0; i < layers; ++i) blocks_.Add(dim);
   }
-  const char* type_name() const override { return "Classifier"; }
   ch::nn::ModuleList<Mlp>& blocks() { return blocks_; }
 
  protected:

@@ -35,7 +35,6 @@ class Attention final : public ch::nn::Module {
     RegisterModule("v", v_);
     RegisterModule("out", out_);
   }
-  const char* type_name() const override { return "Attention"; }
 
  protected:
   ch::TensorList ForwardImpl(ch::TensorSpan inputs) override {
@@ -65,7 +64,6 @@ class Model final : public ch::nn::Module {
     RegisterModule("layers.0.down", down_);
     RegisterModule("head", head_);
   }
-  const char* type_name() const override { return "Model"; }
 
  protected:
   ch::TensorList ForwardImpl(ch::TensorSpan inputs) override {
@@ -87,7 +85,6 @@ class Model final : public ch::nn::Module {
 // Its second input, made whole.
 class Reader final : public ch::nn::Module, public ch::nn::NamedInputs {
  public:
-  const char* type_name() const override { return "Reader"; }
   std::vector<std::string> input_names() const override {
     return {"x", "memory"};
   }

@@ -38,7 +38,6 @@ struct Gpt2Config {
 class Gpt2Attention final : public nn::Module {
  public:
   explicit Gpt2Attention(const Gpt2Config& config);
-  const char* type_name() const override { return "Gpt2Attention"; }
 
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override;
@@ -55,7 +54,6 @@ class Gpt2Attention final : public nn::Module {
 class Gpt2Mlp final : public nn::Module {
  public:
   explicit Gpt2Mlp(const Gpt2Config& config);
-  const char* type_name() const override { return "Gpt2Mlp"; }
 
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override;
@@ -68,7 +66,6 @@ class Gpt2Mlp final : public nn::Module {
 class Gpt2Block final : public nn::Module {
  public:
   explicit Gpt2Block(const Gpt2Config& config);
-  const char* type_name() const override { return "Gpt2Block"; }
 
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override;
@@ -85,7 +82,6 @@ class Gpt2Block final : public nn::Module {
 class Gpt2 final : public nn::Module {
  public:
   explicit Gpt2(const Gpt2Config& config);
-  const char* type_name() const override { return "Gpt2"; }
   const nn::ModuleList<Gpt2Block>& blocks() const { return h_; }
   const Gpt2Config& config() const { return config_; }
 

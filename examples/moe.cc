@@ -64,8 +64,6 @@ class Block final : public nn::Module {
         attention_norm_(Make<nn::RmsNorm>("attention_norm", config.dim, 1e-5)),
         experts_norm_(Make<nn::RmsNorm>("experts_norm", config.dim, 1e-5)) {}
 
-  const char* type_name() const override { return "Block"; }
-
  protected:
   ch::TensorList ForwardImpl(ch::TensorSpan inputs) override {
     const Tensor x =
@@ -95,7 +93,6 @@ class Model final : public nn::Module {
     for (int64_t i = 0; i < config.layers; ++i) blocks_.Add(config, rotary_);
   }
 
-  const char* type_name() const override { return "Model"; }
   nn::ModuleList<Block>& blocks() { return blocks_; }
 
  protected:

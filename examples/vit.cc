@@ -47,9 +47,6 @@ constexpr int64_t kClasses = 4;
 // [attention]
 // Attention without a mask: [B, T, dim] to [B, T, dim].
 class Attention final : public nn::Module {
- public:
-  const char* type_name() const override { return "Attention"; }
-
  protected:
   ch::TensorList ForwardImpl(ch::TensorSpan inputs) override {
     const auto heads = [&](nn::Linear& projection) {
@@ -81,7 +78,6 @@ class Block final : public nn::Module {
     mlp_.Add<nn::Gelu>();
     mlp_.Add<nn::Linear>(4 * kDim, kDim, nn::LinearOptions{.bias = true});
   }
-  const char* type_name() const override { return "Block"; }
 
  protected:
   ch::TensorList ForwardImpl(ch::TensorSpan inputs) override {
@@ -100,9 +96,6 @@ class Block final : public nn::Module {
 // Maps patches [B, T - 1, dim] to tokens [B, T, dim]: prepends the class token
 // and adds position embeddings.
 class Tokens final : public nn::Module {
- public:
-  const char* type_name() const override { return "Tokens"; }
-
  protected:
   ch::TensorList ForwardImpl(ch::TensorSpan inputs) override {
     const Tensor& patches = inputs[0];
@@ -121,7 +114,6 @@ class Tokens final : public nn::Module {
 // Maps images [B, 1, side, side] to logits [B, classes].
 class Vit final : public nn::Module {
  public:
-  const char* type_name() const override { return "Vit"; }
   std::vector<nn::Module*> blocks() { return {&block_0_, &block_1_}; }
 
  protected:

@@ -130,7 +130,7 @@ void BatchSplit::Begin(const DeviceMesh& mesh, const nn::Module& module,
                        const std::string& module_name, TensorSpan inputs,
                        uint64_t randomness) {
   RowReport here = {.randomness = randomness};
-  if (const nn::RowCount* const count = nn::RowCount::Of(module)) {
+  if (const auto& count = module.row_count()) {
     here.randomness += static_cast<uint64_t>(count->Before(module));
   }
   const Tensor* first = nullptr;

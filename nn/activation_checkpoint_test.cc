@@ -30,8 +30,6 @@ using ::testing::HasSubstr;
 /// the step.
 class Noisy final : public Module {
  public:
-  const char* type_name() const override { return "Noisy"; }
-
   int runs = 0;
   int step = 0;
 
@@ -52,7 +50,6 @@ class Noisy final : public Module {
 
 class Tree final : public Module {
  public:
-  const char* type_name() const override { return "Tree"; }
   Noisy& noisy() { return noisy_; }
 
  protected:
@@ -98,7 +95,6 @@ TEST(CheckpointTest, GivesTheSameBitsOfAModuleThatRunsTwice) {
 /// checkpointed again.
 class Stateful final : public Module {
  public:
-  const char* type_name() const override { return "Stateful"; }
   Noisy& noisy() { return noisy_; }
   Dropout& drop() { return drop_; }
 
@@ -234,7 +230,6 @@ TEST(CheckpointTest, ChecksAPredicate) {
 class Scaled final : public Module {
  public:
   explicit Scaled(bool writes) : writes_(writes) {}
-  const char* type_name() const override { return "Scaled"; }
 
   Buffer& factor_ = MakeBuffer("factor", {2}, init::Constant(3));
 

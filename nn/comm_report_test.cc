@@ -25,9 +25,6 @@ namespace {
 
 // [2, 4] to [2, 4] by 6 hidden units.
 class Mlp final : public Module {
- public:
-  const char* type_name() const override { return "Mlp"; }
-
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
     return {down_.Forward(Relu(up_.Forward(inputs[0])))};
@@ -48,7 +45,6 @@ class Net final : public Module {
       p->set_data(values);
     }
   }
-  const char* type_name() const override { return "Net"; }
 
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {

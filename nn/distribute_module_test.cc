@@ -24,7 +24,6 @@ using ::testing::HasSubstr;
 
 class Table final : public Module {
  public:
-  const char* type_name() const override { return "Table"; }
   Buffer& table_ = MakeBuffer("table", {3}, init::Constant(2));
 
  protected:
@@ -59,7 +58,6 @@ class Net final : public Module {
       p->set_data(values);
     }
   }
-  const char* type_name() const override { return "Net"; }
 
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {

@@ -137,13 +137,17 @@ TEST(InitializerTest, ValuesAreEqualOnEveryMesh) {
   }
   OnMesh({{"fsdp", 2}, {"tp", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {
     const Layout r = Layout::Replicated(mesh.layout(), 2);
-    for (const Layout& layout : {r, r.WithShard(1, 0).WithShard(0, 0),
-                                 r.WithShard(0, 0).WithShard(1, 1)}) {
+    for (const Layout& layout :
+         {r, r.WithShard(0, 0), r.WithShard(1, 0).WithShard(0, 0),
+          r.WithShard(0, 0).WithShard(1, 1), r.WithShard(0, 1)}) {
       const Box box = layout.LocalBox(sizes, *mesh.coordinate());
       for (size_t i = 0; i < initializers.size(); ++i) {
-        const Tensor t = MakeDTensor(Empty(box.sizes), mesh, layout, sizes);
-        FillInitial(t, initializers[i], /*seed=*/3, "w");
-        CH_EXPECT_EQ(FullTensor(t).ToVector<double>(), whole[i]);
+        Parameter w(sizes, kFloat32, initializers[i]);
+        w.set_name("w");
+        w.set_data(MakeDTensor(Deferred(box.sizes, kFloat32, "w"), mesh, layout,
+                               sizes));
+        CH_RETURN_IF_ERROR(Materialize({&w}, {.seed = 3}));
+        CH_EXPECT_EQ(FullTensor(w.data()).ToVector<double>(), whole[i]);
       }
     }
     return absl::OkStatus();

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/nn/materialize.h"
 
-#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -61,23 +60,6 @@ TEST(MaterializeTest, FillsByInitializer) {
   EXPECT_TRUE(none->data().ToVector<float>().empty());
 }
 
-// The bounds are five standard deviations of the mean and of the variance of n
-// samples.
-TEST(MaterializeTest, NormalsAreNormal) {
-  const int64_t n = 100 * 100;
-  const std::vector<float> values = MakeNormal("w", {100, 100}, 7);
-  double sum = 0;
-  double squares = 0;
-  for (float value : values) {
-    sum += value;
-    squares += double{value} * value;
-  }
-  const double mean = sum / n;
-  EXPECT_NEAR(mean, 0, 5 * kStddev / std::sqrt(n));
-  const double variance = kStddev * kStddev;
-  EXPECT_NEAR(squares / n, variance, 5 * variance * std::sqrt(2.0 / n));
-}
-
 TEST(MaterializeTest, SeedAndNameDecide) {
   const std::vector<float> values = MakeNormal("w", {8}, 7);
   EXPECT_EQ(MakeNormal("w", {8}, 7), values);
@@ -103,33 +85,6 @@ TEST(MaterializeTest, LeasesASharedStorageOnce) {
   EXPECT_EQ(ParameterBytes() - before, 7 * 4);
   EXPECT_THAT(ones->data().ToVector<float>(), Each(1.0f));
   EXPECT_EQ(normal->data().ToVector<float>(), MakeNormal("w", {2, 2}, 7));
-}
-
-TEST(MaterializeTest, ValuesAreEqualOnEveryMesh) {
-  const Shape sizes = {5, 7};
-  const std::vector<float> whole = MakeNormal("w", sizes, 3);
-  OnMesh({{"fsdp", 2}, {"tp", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {
-    const Layout r = Layout::Replicated(mesh.layout(), 2);
-    for (const Layout& layout :
-         {r, r.WithShard(0, 0), r.WithShard(1, 0).WithShard(0, 0),
-          r.WithShard(0, 0).WithShard(1, 1), r.WithShard(0, 1)}) {
-      const Box box = layout.LocalBox(sizes, *mesh.coordinate());
-      const auto parameter = Named("w", sizes, Normal());
-      parameter->set_data(
-          MakeDTensor(Deferred(box.sizes, kFloat32, "w"), mesh, layout, sizes));
-      CH_RETURN_IF_ERROR(Materialize({parameter.get()}, {.seed = 3}));
-      const std::vector<float> local =
-          LocalTensor(parameter->data()).ToVector<float>();
-      size_t next = 0;
-      for (int64_t i = 0; i < box.sizes[0]; ++i) {
-        for (int64_t j = 0; j < box.sizes[1]; ++j) {
-          CH_EXPECT_EQ(local[next++],
-                       whole[(box.offsets[0] + i) * 7 + box.offsets[1] + j]);
-        }
-      }
-    }
-    return absl::OkStatus();
-  });
 }
 
 TEST(MaterializeTest, RefusesPartialSums) {

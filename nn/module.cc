@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/nn/module.h"
 
+#include <cxxabi.h>
+
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 #include <string>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -24,6 +28,27 @@ std::string Join(const std::string& prefix, const std::string& name) {
   if (prefix.empty()) return name;
   if (name.empty()) return prefix;
   return absl::StrCat(prefix, ".", name);
+}
+
+// Returns the name of the module's class without namespaces and arguments of
+// templates.
+std::string ClassOf(const Module& module) {
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> demangled(
+      abi::__cxa_demangle(typeid(module).name(), nullptr, nullptr, &status),
+      &std::free);
+  CH_CHECK_EQ(status, 0) << typeid(module).name();
+  std::string name = demangled.get();
+  if (name.back() == '>') {
+    int depth = 0;
+    size_t at = name.size();
+    do {
+      depth += name[--at] == '>' ? 1 : name[at] == '<' ? -1 : 0;
+    } while (depth > 0);
+    name.resize(at);
+  }
+  const size_t colon = name.rfind(':');
+  return colon == std::string::npos ? name : name.substr(colon + 1);
 }
 
 void Collect(const std::string& prefix, Module& module,
@@ -157,6 +182,11 @@ class Module::Running final : public ErrorContext {
   const TensorList& inputs_;
   std::shared_ptr<RowCount> row_count_;
 };
+
+const char* Module::type_name() const {
+  if (type_name_.empty()) type_name_ = ClassOf(*this);
+  return type_name_.c_str();
+}
 
 std::string Module::Construction::Describe() const {
   return absl::StrCat("construction of module \"", name_, "\" of ",

@@ -90,9 +90,9 @@ class Module {
   /// Does the same for one input and one output.
   Tensor Forward(const Tensor& input);
 
-  /// Returns a name for messages, e.g. "Linear". Code distinguishes modules by
-  /// their C++ types.
-  virtual const char* type_name() const = 0;
+  /// Returns a name for messages, e.g. "Linear": by default that of the class.
+  /// Code distinguishes modules by their C++ types.
+  virtual const char* type_name() const;
 
   /// Returns the name from the root of the tree, e.g. "layers.0.mlp"; empty for
   /// the root.
@@ -294,6 +294,7 @@ class Module {
   std::shared_ptr<RowCount> row_count_;
   int next_hook_id_ = 0;
   mutable std::shared_ptr<const std::string> label_;  ///< Null until requested.
+  mutable std::string type_name_;                     ///< As label_.
   std::shared_ptr<ModuleLife> life_;                  ///< Null until requested.
   std::map<std::string, std::shared_ptr<Attachment>> attachments_;
 };

@@ -29,7 +29,6 @@ using ::testing::HasSubstr;
 class Tied final : public Module {
  public:
   Tied() { NamedParameters(); }
-  const char* type_name() const override { return "Tied"; }
   Linear& up() { return up_; }
 
  protected:
@@ -124,8 +123,6 @@ TEST(ModuleStateTest, FillsParametersThatHadNoMemory) {
 /// A parameter, a persistent buffer and a non-persistent one.
 class Buffered final : public Module {
  public:
-  const char* type_name() const override { return "Buffered"; }
-
   Parameter& weight_ = MakeParameter("weight", {2}, init::Constant(1));
   Buffer& kept_ = MakeBuffer("kept", {2}, init::Constant(2));
   Buffer& beside_ = MakeBuffer("beside", {2}, init::Constant(3), kInt64, false);

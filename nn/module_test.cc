@@ -34,7 +34,6 @@ class Scale final : public Module {
                           Initializer{Initializer::Kind::kOnes})) {
     RegisterParameter("weight", weight_);
   }
-  const char* type_name() const override { return "Scale"; }
   const std::shared_ptr<Parameter>& weight() const { return weight_; }
 
  protected:
@@ -54,7 +53,6 @@ class Pair final : public Module {
     RegisterModule("steps.0", first_);
     RegisterModule("steps.1", second_);
   }
-  const char* type_name() const override { return "Pair"; }
   Scale& first() { return first_; }
   Scale& second() { return second_; }
 
@@ -73,7 +71,6 @@ class Pair final : public Module {
 class Root final : public Module {
  public:
   Root() { RegisterModule("pair", pair_); }
-  const char* type_name() const override { return "Root"; }
   Pair& pair() { return pair_; }
 
  protected:
@@ -192,7 +189,6 @@ TEST(ModuleDeathTest, NamesAreUnique) {
       RegisterModule("a", first_);
       RegisterModule("a", second_);
     }
-    const char* type_name() const override { return "Twice"; }
 
    protected:
     TensorList ForwardImpl(TensorSpan) override { return {}; }
@@ -210,7 +206,6 @@ TEST(ModuleDeathTest, NamesAreUnique) {
 class Indexes final : public Module {
  public:
   Indexes(size_t input, size_t outputs) : input_(input), outputs_(outputs) {}
-  const char* type_name() const override { return "Indexes"; }
 
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
@@ -227,7 +222,6 @@ class Calls final : public Module {
   explicit Calls(Module& inner) : inner_(inner) {
     RegisterModule("inner", inner);
   }
-  const char* type_name() const override { return "Calls"; }
 
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
@@ -258,9 +252,6 @@ TEST(ModuleDeathTest, NamesTheModulesAndTheCountsOfAWrongIndex) {
 
 /// Creates its members in their declarations.
 class Made final : public Module {
- public:
-  const char* type_name() const override { return "Made"; }
-
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
     return {Mul(second_.Forward(first_.Forward(inputs[0])), weight_.Get())};
@@ -306,7 +297,6 @@ TEST(ModuleTest, NamesParametersAndBuffersAtOnce) {
   class Holder final : public Module {
    public:
     explicit Holder(Module& module) { RegisterModule("net", module); }
-    const char* type_name() const override { return "Holder"; }
 
    protected:
     TensorList ForwardImpl(TensorSpan) override { return {}; }
@@ -329,7 +319,6 @@ TEST(ModuleTest, NamesParametersAndBuffersAtOnce) {
 class AsksForNames final : public Module {
  public:
   AsksForNames() { NamedParameters(); }
-  const char* type_name() const override { return "AsksForNames"; }
   Parameter& weight_ = MakeParameter("weight", {8}, init::Normal(1));
 
  protected:
@@ -340,7 +329,6 @@ class Open final : public Module {
  public:
   using Module::Make;
   using Module::RegisterModule;
-  const char* type_name() const override { return "Open"; }
 
  protected:
   TensorList ForwardImpl(TensorSpan) override { return {}; }
@@ -439,7 +427,6 @@ class OfOptions final : public Module {
     list_.Add(3, 2);
     chain_.Add<Linear>({.in = 2, .out = 7, .bias = true});
   }
-  const char* type_name() const override { return "OfOptions"; }
 
   Embedding& table_ = Make<Embedding>("table", {.rows = 5, .dim = 2});
   Linear& by_name_ = Make<Linear>("by_name", {.in = 2, .out = 6, .bias = true});
@@ -460,7 +447,6 @@ class OfOptions final : public Module {
 class Narrow final : public Module {
  public:
   explicit Narrow(int64_t width) : width_(width) {}
-  const char* type_name() const override { return "Narrow"; }
 
  protected:
   TensorList ForwardImpl(TensorSpan) override { return {}; }
@@ -511,8 +497,6 @@ TEST(ModuleDeathTest, RefusesChangesAfterMaterialize) {
 TEST(ModuleDeathTest, BuffersAndParametersShareNames) {
   class Twice final : public Module {
    public:
-    const char* type_name() const override { return "Twice"; }
-
    protected:
     TensorList ForwardImpl(TensorSpan) override { return {}; }
 

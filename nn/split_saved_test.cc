@@ -32,9 +32,6 @@ constexpr int64_t kWidth = 8;
 // A product with a sharded output, which is gathered again, so that input and
 // output are replicated.
 class Layer final : public Module {
- public:
-  const char* type_name() const override { return "Layer"; }
-
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
     return {Tanh(Add(inputs[0], Gathered(up_.Forward(inputs[0]))))};
@@ -56,7 +53,6 @@ class Net final : public Module {
       p->set_data(SmallIntegers(p->data().sizes(), ++salt));
     }
   }
-  const char* type_name() const override { return "Net"; }
   std::vector<Module*> layers() { return {&first_, &second_}; }
 
  protected:

@@ -58,7 +58,6 @@ class Decoder final : public nn::Module {
     own_.Register("own", *this);
     other_.Register("other", *this);
   }
-  const char* type_name() const override { return "Decoder"; }
 
   struct Projections {
     explicit Projections(const Heads& heads)

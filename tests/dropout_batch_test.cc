@@ -50,7 +50,6 @@ constexpr double kRoundings = 64;
 // middle one is split by features under tensor parallelism.
 class Net final : public nn::Module {
  public:
-  const char* type_name() const override { return "Net"; }
   nn::Dropout& drop() { return drop_; }
   nn::Linear& up() { return up_; }
 
@@ -228,7 +227,6 @@ INSTANTIATE_TEST_SUITE_P(
 class Gated final : public nn::Module {
  public:
   explicit Gated(int calls) : calls_(calls) {}
-  const char* type_name() const override { return "Gated"; }
 
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
@@ -255,7 +253,6 @@ class GatedNet final : public nn::Module {
           &Make<Gated>("blocks." + std::to_string(b), Hash(b) % 3 + 1));
     }
   }
-  const char* type_name() const override { return "GatedNet"; }
   Gated& block(int b) { return *blocks_[static_cast<size_t>(b)]; }
   /// Sets the first row of the following forwards.
   void set_first_row(int64_t first) { first_row_ = first; }
@@ -362,7 +359,6 @@ class WithPositions final : public nn::Module {
  public:
   /// \param flat whether dropout treats rows and times as one dim
   explicit WithPositions(bool flat) : flat_(flat) {}
-  const char* type_name() const override { return "WithPositions"; }
 
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {

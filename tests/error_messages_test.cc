@@ -44,7 +44,6 @@ using ::testing::HasSubstr;
 class Block final : public nn::Module {
  public:
   explicit Block(double p) : drop_(Make<nn::Dropout>("drop", p)) {}
-  const char* type_name() const override { return "Block"; }
   nn::Module& up() { return up_; }
   nn::Module& norm() { return norm_; }
 
@@ -62,7 +61,6 @@ class Block final : public nn::Module {
 class Net final : public nn::Module {
  public:
   explicit Net(double p = 0) : block_(Make<Block>("layers.0", p)) {}
-  const char* type_name() const override { return "Net"; }
   Block& block() { return block_; }
 
  protected:
@@ -76,9 +74,6 @@ class Net final : public nn::Module {
 
 // Contains a module without registering it.
 class Forgetful final : public nn::Module {
- public:
-  const char* type_name() const override { return "Forgetful"; }
-
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
     return {up_.Forward(inputs[0])};
@@ -89,9 +84,6 @@ class Forgetful final : public nn::Module {
 };
 
 class Words final : public nn::Module {
- public:
-  const char* type_name() const override { return "Words"; }
-
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
     return {table_.Forward(inputs[0])};
@@ -105,7 +97,6 @@ class Words final : public nn::Module {
 class Pair final : public nn::Module {
  public:
   explicit Pair(size_t other) : other_(other) {}
-  const char* type_name() const override { return "Pair"; }
 
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {

@@ -45,9 +45,6 @@ void FillWithIntegers(nn::Module& model) {
 
 /// A low-rank product in bfloat16.
 class Adapter final : public nn::Module {
- public:
-  const char* type_name() const override { return "Adapter"; }
-
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
     const Tensor low =
@@ -66,7 +63,6 @@ class Adapted final : public nn::Module {
   explicit Adapted(bool frozen = true) {
     base_.weight()->set_requires_grad(!frozen);
   }
-  const char* type_name() const override { return "Adapted"; }
   Adapter& adapter() { return adapter_; }
 
  protected:
@@ -86,7 +82,6 @@ class Middle final : public nn::Module {
       : first_(Make<nn::Linear>("first", std::move(tied))) {
     offset_.set_requires_grad(false);
   }
-  const char* type_name() const override { return "Middle"; }
   const nn::Parameter& offset() const { return offset_; }
 
  protected:
@@ -118,7 +113,6 @@ class Mixed final : public nn::Module {
     NamedParameters();
     FillWithIntegers(*this);
   }
-  const char* type_name() const override { return "Mixed"; }
   Middle& middle() { return middle_; }
 
  protected:
@@ -304,7 +298,6 @@ class Chain final : public nn::Module {
     NamedParameters();
     FillWithIntegers(*this);
   }
-  const char* type_name() const override { return "Chain"; }
   std::vector<std::unique_ptr<Adapted>>& blocks() { return blocks_; }
 
  protected:

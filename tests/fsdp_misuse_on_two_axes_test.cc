@@ -112,7 +112,6 @@ class Branches final : public nn::Module {
       p->set_data(SmallIntegers(p->data().sizes(), ++salt));
     }
   }
-  const char* type_name() const override { return "Branches"; }
   TestBlock& first() { return first_; }
   TestBlock& second() { return second_; }
   void AddThird() {

@@ -59,7 +59,6 @@ class ScriptPart final : public nn::Module {
       RegisterModule(absl::StrCat(parts_.size() - 1), *parts_.back());
     }
   }
-  const char* type_name() const override { return "ScriptPart"; }
 
   const PartSpec& spec() const { return spec_; }
   nn::Linear* linear() { return linear_.get(); }

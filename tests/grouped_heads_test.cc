@@ -82,7 +82,6 @@ class Attention final : public nn::Module {
     RegisterModule("v", v_);
     RegisterModule("out", out_);
   }
-  const char* type_name() const override { return "Attention"; }
 
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
@@ -124,7 +123,6 @@ class MergedAttention final : public nn::Module {
  public:
   explicit MergedAttention(const Case& c)
       : case_(c), group_(c.heads / c.kv_heads) {}
-  const char* type_name() const override { return "MergedAttention"; }
 
   static tp::ParallelPlan Plan(const Case& c, const std::string& prefix) {
     const int64_t group = c.heads / c.kv_heads;
@@ -181,7 +179,6 @@ class OwnModel final : public nn::Module {
                        ? static_cast<nn::Module&>(Make<Attention>(
                              "attention", kDim, c.heads, c.kv_heads, kWidth))
                        : Make<MergedAttention>("attention", c)) {}
-  const char* type_name() const override { return "OwnModel"; }
 
   static tp::ParallelPlan Plan(const Case& c) {
     tp::ParallelPlan plan = c.kind == Kind::kApart
@@ -422,7 +419,6 @@ INSTANTIATE_TEST_SUITE_P(
 class GatedMlp final : public nn::Module {
  public:
   explicit GatedMlp(bool by_units) : by_units_(by_units) {}
-  const char* type_name() const override { return "GatedMlp"; }
 
   static tp::ParallelPlan Plan(bool by_units) {
     return {

@@ -59,7 +59,6 @@ Tensor Heads(const Tensor& t) {
 class SelfAttention final : public nn::Module {
  public:
   explicit SelfAttention(bool causal) : causal_(causal) {}
-  const char* type_name() const override { return "SelfAttention"; }
 
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
@@ -82,9 +81,6 @@ class SelfAttention final : public nn::Module {
 // (x [B, T, dim], memory [B, S, dim], bool [B, 1, 1, S]): x attends to the
 // memory where the mask is true.
 class CrossAttention final : public nn::Module {
- public:
-  const char* type_name() const override { return "CrossAttention"; }
-
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
     const Tensor q = Heads(q_.Forward(inputs[0]));
@@ -111,7 +107,6 @@ class Block final : public nn::Module {
         cross_(crosses ? &Make<CrossAttention>("cross") : nullptr),
         cross_norm_(crosses ? &Make<nn::LayerNorm>("cross_norm", kDim)
                             : nullptr) {}
-  const char* type_name() const override { return "Block"; }
 
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
@@ -140,9 +135,6 @@ class Block final : public nn::Module {
 // Computes logits from (tokens [B, T], sound [B, channels, samples], bool [B,
 // 1, 1, S]).
 class EncoderDecoder final : public nn::Module {
- public:
-  const char* type_name() const override { return "EncoderDecoder"; }
-
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
     const Tensor stem = gelu_.Forward(stem_.Forward(inputs[1]));
@@ -165,9 +157,6 @@ class EncoderDecoder final : public nn::Module {
 
 // Computes logits from tokens [B, T].
 class Gpt final : public nn::Module {
- public:
-  const char* type_name() const override { return "Gpt"; }
-
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
     const Tensor x = drop_.Forward(embed_.Forward(inputs[0]));

@@ -357,9 +357,6 @@ TEST(ExpertParallelTest, ReportsMismatches) {
 
 // A projection for tensor parallelism, and experts.
 class Projected final : public nn::Module {
- public:
-  const char* type_name() const override { return "Projected"; }
-
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
     return experts_.Call({up_.Forward(inputs[0])});

@@ -32,7 +32,6 @@ class Mlp final : public nn::Module {
       p->set_data(SmallIntegers(p->data().sizes(), 1));
     }
   }
-  const char* type_name() const override { return "Mlp"; }
   // The program's computation between the two.
   std::function<Tensor(const Tensor&)> between = [](const Tensor& t) {
     return t;
@@ -94,9 +93,6 @@ TEST(LocalOutputDeathTest, MustBeUsedInItsOwnPlacement) {
 }
 
 class Passes final : public nn::Module {
- public:
-  const char* type_name() const override { return "Passes"; }
-
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
     return {inputs[0], inputs[1]};
@@ -112,7 +108,6 @@ class InSecondPlace final : public nn::Module {
       p->set_data(SmallIntegers(p->data().sizes(), 1));
     }
   }
-  const char* type_name() const override { return "InSecondPlace"; }
 
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
@@ -192,7 +187,6 @@ class Fork final : public nn::Module {
       p->set_data(SmallIntegers(p->data().sizes(), ++salt));
     }
   }
-  const char* type_name() const override { return "Fork"; }
 
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {

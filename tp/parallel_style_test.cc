@@ -20,9 +20,6 @@ namespace {
 
 // Returns twice its input.
 class Twice final : public nn::Module {
- public:
-  const char* type_name() const override { return "Twice"; }
-
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
     return {Mul(inputs[0], 2.0)};

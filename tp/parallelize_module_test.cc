@@ -41,7 +41,6 @@ class Net final : public nn::Module {
       Tensor(p->data()).set_requires_grad(true);
     }
   }
-  const char* type_name() const override { return "Net"; }
 
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
@@ -202,7 +201,6 @@ TEST(ParallelizeModuleTest, NamesUnitsThatDoNotDivide) {
 class Attention final : public nn::Module {
  public:
   explicit Attention(int64_t heads) : heads_(heads) {}
-  const char* type_name() const override { return "Attention"; }
 
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override { return {inputs[0]}; }

@@ -46,7 +46,6 @@ std::string LayoutText(const Tensor& t) {
 // memory^T).
 class Mixer final : public nn::Module, public nn::NamedInputs {
  public:
-  const char* type_name() const override { return "Mixer"; }
   std::vector<std::string> input_names() const override {
     return {"x", "memory", "scale"};
   }
@@ -259,9 +258,6 @@ TEST(RowwiseParallelDeathTest, ReportsAPlainTensorTakenForAShard) {
 
 // A module with a buffer and no parameter.
 class Weigh final : public nn::Module {
- public:
-  const char* type_name() const override { return "Weigh"; }
-
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
     return {Mul(inputs[0], weights_.data())};
@@ -276,9 +272,6 @@ class Weigh final : public nn::Module {
 
 // Two products, with a norm and a buffer in between.
 class Block final : public nn::Module {
- public:
-  const char* type_name() const override { return "Block"; }
-
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
     return {
@@ -384,9 +377,6 @@ int64_t AllReduces(const DeviceMesh& mesh) {
 
 // A norm whose output feeds two split projections.
 class GatedMlp final : public nn::Module {
- public:
-  const char* type_name() const override { return "GatedMlp"; }
-
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
     const Tensor x = norm_.Forward(inputs[0]);
@@ -444,7 +434,6 @@ class BareNormMlp final : public nn::Module {
                 : Make<nn::LayerNorm>(
                       "norm", kWidth,
                       nn::LayerNormOptions{.weight = false, .bias = false})) {}
-  const char* type_name() const override { return "BareNormMlp"; }
 
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
@@ -491,9 +480,6 @@ TEST(ReplicatedNormTest, WithoutParametersPassesOnPendingSums) {
 // A replicated group norm, times its own output split by position. The gradient
 // comes back split within the groups.
 class SplitResidual final : public nn::Module {
- public:
-  const char* type_name() const override { return "SplitResidual"; }
-
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
     const Tensor x = in_.Forward(inputs[0]);
@@ -545,9 +531,6 @@ TEST(ColwiseParallelTest, CopiesWholeUnits) {
 
 // A low-rank adapter, added by a hook before or after the plan.
 class Adapter final : public nn::Module {
- public:
-  const char* type_name() const override { return "Adapter"; }
-
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
     return {up_.Forward(down_.Forward(inputs[0]))};
@@ -560,7 +543,6 @@ class Adapter final : public nn::Module {
 
 class Adapted final : public nn::Module {
  public:
-  const char* type_name() const override { return "Adapted"; }
   void AddHook() {
     keys_.AddPostHook(
         [this](nn::Module&, TensorSpan inputs, TensorList& outputs) {
@@ -624,9 +606,6 @@ TEST(ColwiseParallelTest, HooksSeeTheMeshOfThePlan) {
 
 // A program's own module: x * scale, element by element.
 class Scale final : public nn::Module {
- public:
-  const char* type_name() const override { return "Scale"; }
-
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
     return {Mul(inputs[0], scale_.Get())};

@@ -51,8 +51,6 @@ class ModuleRange {
 template <typename M = Module>
 class ModuleList final : public Module {
  public:
-  const char* type_name() const override { return "ModuleList"; }
-
   /// Makes a D, which is an M, of `args` and adds it at the end.
   template <typename D = M, typename... Args>
   D& Add(Args&&... args) {
@@ -96,8 +94,6 @@ class ModuleList final : public Module {
 ///     mlp.Add<Linear>(64, 16);
 class Sequential final : public Module {
  public:
-  const char* type_name() const override { return "Sequential"; }
-
   /// Makes an M of `args` and adds it at the end.
   template <typename M, typename... Args>
   M& Add(Args&&... args) {

@@ -27,8 +27,6 @@ class Conv2d final : public Module {
   Conv2d(int64_t in_channels, int64_t out_channels, const RowsCols& kernel,
          const Conv2dOptions& options = {}, bool bias = true);
 
-  const char* type_name() const override { return "Conv2d"; }
-
   /// [O, C / groups, kernel[0], kernel[1]]
   const std::shared_ptr<Parameter>& weight() const { return weight_; }
   /// [O]; null if there is none.
@@ -48,8 +46,6 @@ class Conv1d final : public Module {
  public:
   Conv1d(int64_t in_channels, int64_t out_channels, int64_t kernel,
          const Conv1dOptions& options = {}, bool bias = true);
-
-  const char* type_name() const override { return "Conv1d"; }
 
   /// [O, C / groups, kernel]
   const std::shared_ptr<Parameter>& weight() const { return weight_; }

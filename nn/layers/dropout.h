@@ -51,7 +51,6 @@ class Dropout final : public Module {
   ///     like a weight, and are the same on all ranks.
   explicit Dropout(double p, std::optional<int> batch_dim = 0);
 
-  const char* type_name() const override { return "Dropout"; }
   std::optional<uint64_t> row_randomness() const override;
 
   double p() const { return p_; }

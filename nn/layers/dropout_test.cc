@@ -19,7 +19,6 @@ namespace {
 
 class Twice final : public Module {
  public:
-  const char* type_name() const override { return "Twice"; }
   Dropout& first() { return first_; }
   Dropout& second() { return second_; }
 
@@ -77,7 +76,6 @@ TEST(Dropout, CountsTheRowsOfAStep) {
 class Repeats final : public Module {
  public:
   explicit Repeats(int calls) : calls_(calls) {}
-  const char* type_name() const override { return "Repeats"; }
   Twice& part() { return part_; }
 
  protected:
@@ -134,7 +132,6 @@ class Runs final : public Module {
   explicit Runs(Module& inner) : inner_(inner) {
     RegisterModule("inner", inner);
   }
-  const char* type_name() const override { return "Runs"; }
 
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
@@ -151,7 +148,6 @@ class Both final : public Module {
     RegisterModule("a", a);
     RegisterModule("b", b);
   }
-  const char* type_name() const override { return "Both"; }
 
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {

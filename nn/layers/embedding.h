@@ -27,8 +27,6 @@ class Embedding final : public Module {
   /// \param stddev of the table's normal distribution.
   Embedding(int64_t num_embeddings, int64_t dim, double stddev = 0.02);
 
-  const char* type_name() const override { return "Embedding"; }
-
   /// [num_embeddings, dim]
   const std::shared_ptr<Parameter>& weight() const { return weight_; }
 

@@ -20,7 +20,6 @@ class Gelu final : public Module {
  public:
   explicit Gelu(GeluForm form = GeluForm::kExact) : form_(form) {}
 
-  const char* type_name() const override { return "Gelu"; }
   GeluForm form() const { return form_; }
 
  protected:

@@ -134,9 +134,6 @@ TEST(SequentialTest, RunsOneAfterTheOther) {
 
 /// Calls the modules of a list in reverse order.
 class Reversed final : public Module {
- public:
-  const char* type_name() const override { return "Reversed"; }
-
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
     Tensor x = inputs[0];

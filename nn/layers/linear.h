@@ -33,8 +33,6 @@ class Linear final : public Module {
   /// Creates a layer with the weight [out, in] of another module (tied).
   explicit Linear(std::shared_ptr<Parameter> weight);
 
-  const char* type_name() const override { return "Linear"; }
-
   /// [out, in]
   const std::shared_ptr<Parameter>& weight() const { return weight_; }
   /// [out]; null if there is none.

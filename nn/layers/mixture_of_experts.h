@@ -78,7 +78,6 @@ class MixtureOfExperts final : public Module {
 
   explicit MixtureOfExperts(const MixtureOfExpertsOptions& options);
 
-  const char* type_name() const override { return "MixtureOfExperts"; }
   const MixtureOfExpertsOptions& options() const { return options_; }
 
   /// Sets the meshes before the first forward. The parameters must be

@@ -17,8 +17,6 @@ class RmsNorm final : public Module {
  public:
   RmsNorm(int64_t dim, double eps);
 
-  const char* type_name() const override { return "RmsNorm"; }
-
   /// [dim], ones at first.
   const std::shared_ptr<Parameter>& weight() const { return weight_; }
   double eps() const { return eps_; }
@@ -43,8 +41,6 @@ struct LayerNormOptions {
 class LayerNorm final : public Module {
  public:
   explicit LayerNorm(int64_t dim, const LayerNormOptions& options = {});
-
-  const char* type_name() const override { return "LayerNorm"; }
 
   /// [dim], ones at first; null if there is none.
   const std::shared_ptr<Parameter>& weight() const { return weight_; }
@@ -78,8 +74,6 @@ class GroupNorm final : public Module {
   /// \checks that `channels` is a multiple of `groups`
   GroupNorm(int64_t groups, int64_t channels,
             const GroupNormOptions& options = {});
-
-  const char* type_name() const override { return "GroupNorm"; }
 
   /// [C], ones at first; null if not affine.
   const std::shared_ptr<Parameter>& weight() const { return weight_; }

@@ -59,8 +59,6 @@ class LlamaAttention final : public Module {
   LlamaAttention(const LlamaConfig& config, RotaryTable& rotary,
                  int64_t window);
 
-  const char* type_name() const override { return "LlamaAttention"; }
-
   /// Does what Llama::set_cache does; this attention uses entry `index`.
   void set_cache(KvCache* cache, size_t index) {
     cache_ = cache;
@@ -89,8 +87,6 @@ class LlamaMlp final : public Module {
  public:
   explicit LlamaMlp(const LlamaConfig& config);
 
-  const char* type_name() const override { return "LlamaMlp"; }
-
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override;
 
@@ -107,7 +103,6 @@ class LlamaBlock final : public Module {
   /// \param layer the block's index.
   LlamaBlock(const LlamaConfig& config, RotaryTable& rotary, int64_t layer);
 
-  const char* type_name() const override { return "LlamaBlock"; }
   LlamaAttention& attention() { return self_attn_; }
 
  protected:
@@ -130,8 +125,6 @@ class Llama final : public Module {
   /// own device it is materialized at once, with seed 0.
   /// \checks config.Validate()
   explicit Llama(const LlamaConfig& config, Device device = Device::Meta());
-
-  const char* type_name() const override { return "Llama"; }
 
   /// Returns the resolved config.
   const LlamaConfig& config() const { return config_; }

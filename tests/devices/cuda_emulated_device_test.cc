@@ -75,9 +75,6 @@ Batch MadeByALoader() {
 }
 
 class Words final : public nn::Module {
- public:
-  const char* type_name() const override { return "Words"; }
-
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
     return {table_.Forward(inputs[0])};
