@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/error_context.h"
-#include "crosshatch/base/start_thread.h"
+#include "crosshatch/base/threads.h"
 
 namespace crosshatch {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "crosshatch/base/error_context.h"
-#include "crosshatch/base/few_threads_testutil.h"
+#include "crosshatch/base/process_scopes_testutil.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -26,7 +26,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "crosshatch/base/error_context.h"
-#include "crosshatch/base/few_threads_testutil.h"
+#include "crosshatch/base/process_scopes_testutil.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/checkpoint.h"
 #include "crosshatch/checkpoint/file_system.h"

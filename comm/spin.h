@@ -9,7 +9,7 @@
 #include <chrono>
 #include <thread>
 
-#include "crosshatch/base/waiting.h"
+#include "crosshatch/base/threads.h"
 
 namespace crosshatch::internal {
 

@@ -11,7 +11,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "crosshatch/base/kept_variable_testutil.h"
+#include "crosshatch/base/process_scopes_testutil.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/comm/world.h"

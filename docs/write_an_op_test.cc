@@ -19,7 +19,7 @@
 #include "crosshatch/dtensor/rules/op_rule.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/gradcheck_testutil.h"
-#include "crosshatch/tensor/launch_kernel.h"
+#include "crosshatch/tensor/launch.h"
 #include "crosshatch/tensor/op.h"
 #include "crosshatch/tensor/ops/ops.h"
 #include "crosshatch/tensor/ops/saving_node.h"

@@ -11,7 +11,7 @@
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
-#include "crosshatch/tensor/ops/reduce_partial.h"
+#include "crosshatch/tensor/ops/reduce.h"
 #include "crosshatch/tensor/rank_context.h"
 #include "crosshatch/testing/ranks.h"
 

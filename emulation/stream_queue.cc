@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "crosshatch/base/check.h"
-#include "crosshatch/base/start_thread.h"
+#include "crosshatch/base/threads.h"
 
 namespace crosshatch::emulation {
 

@@ -20,7 +20,6 @@
 #include "crosshatch/tensor/ops/matmul.h"
 #include "crosshatch/tensor/ops/pointwise.h"
 #include "crosshatch/tensor/ops/reduce.h"
-#include "crosshatch/tensor/ops/statistics.h"
 #include "crosshatch/tensor/ops/view.h"
 #include "crosshatch/tensor/rank_context.h"
 

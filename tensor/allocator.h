@@ -18,6 +18,10 @@
 ///
 /// Bytes are accounted at issue. The accounting allocator of a dry run returns
 /// blocks without memory and accounts them in the same way.
+///
+/// Every device with memory uses the caching allocator. Devices differ in where
+/// memory comes from (MemorySource); blocks are reused in the same way on all
+/// of them.
 
 #include <array>
 #include <atomic>
@@ -126,8 +130,7 @@ struct AllocatorOwner {
 
 /// Leases blocks of one device to one rank.
 /// \threadsafety The rank's thread only, which is the thread of the first
-/// lease.
-///     Blocks may be freed on any thread.
+///     lease. Blocks may be freed on any thread.
 class Allocator {
  public:
   /// \pre All blocks have been freed.
@@ -231,6 +234,33 @@ class Allocator {
 /// Returns an allocator that accounts like the others and has no memory
 /// (Device::Meta()).
 std::unique_ptr<Allocator> MakeAccountingAllocator();
+
+/// The source of a caching allocator's memory. The allocator returns free
+/// memory if the device has none left, and all memory when it is destroyed.
+/// \threadsafety That of the allocator.
+class MemorySource {
+ public:
+  virtual ~MemorySource() = default;
+  /// Returns `bytes` > 0 of memory, aligned to 64; null if there is none left.
+  virtual std::byte* Acquire(int64_t bytes) = 0;
+  /// Takes back memory from Acquire. No work uses it any more.
+  virtual void Release(std::byte* data) = 0;
+  /// Sets all bits of `bytes` bytes. Called within work on a stream.
+  virtual void SetAllBits(std::byte* data, int64_t bytes,
+                          KernelContext& context) = 0;
+};
+
+/// Returns an allocator that caches blocks of `source` by stream and size. If
+/// the source has no memory left, the host waits for the work that uses free
+/// blocks, all free blocks are returned to the source, and the request is
+/// repeated once. As long as there is memory, reuse depends only on what was
+/// issued.
+/// \param adversarial fills leased memory with ones (NaN in every float type),
+///     in the order of its stream, to expose uses before the first write or
+///     after the lease has ended.
+std::unique_ptr<Allocator> MakeCachingAllocator(
+    Device device, std::unique_ptr<MemorySource> source,
+    bool adversarial = false);
 
 }  // namespace crosshatch
 

@@ -14,7 +14,6 @@
 
 #include "crosshatch/tensor/backends/cpu/cpu_backend.h"
 #include "crosshatch/tensor/backends/cpu/cpu_stream.h"
-#include "crosshatch/tensor/caching_allocator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -32,10 +32,10 @@ extern template Tensor FromValues<int32_t>(ShapeView,
 extern template Tensor FromValues<int64_t>(ShapeView,
                                            absl::Span<const int64_t>);
 
-/// Returns the local `tensor` on this rank's device: itself if it is there,
-/// else a contiguous copy from host memory, in the order of the current stream.
-/// Used for tensors of threads without a rank, such as a loader's. Outside the
-/// graph.
+/// Returns the local `tensor` on this rank's device: the tensor itself if it is
+/// there, otherwise a contiguous copy from host memory, in the order of the
+/// current stream. Used for tensors of threads without a rank, such as a
+/// loader's. Outside the graph.
 Tensor ToThisDevice(const Tensor& tensor);
 
 /// Returns a tensor without memory, which is not accounted: on Device::Meta()

@@ -3,22 +3,45 @@
 #define CROSSHATCH_TENSOR_LAUNCH_H_
 
 /// \file
-/// Launch: issues a device's kernels. Ops, optimizers and random fills all use
-/// it, so that for all work: a dry run does nothing, a poisoned rank skips it,
-/// and arguments are copied before the caller continues. (A collective engine
-/// that reduces while it moves data calls kernels within its own work.)
+/// LaunchKernel: issues a program's own kernels, for the Forward of its ops
+/// (docs/write_an_op.md). Launch: issues a device's kernels. Ops, optimizers
+/// and random fills all use it, so that for all work: a dry run does nothing, a
+/// poisoned rank skips it, and arguments are copied before the caller
+/// continues. (A collective engine that reduces while it moves data calls
+/// kernels within its own work.)
 ///
 /// Launch takes addresses, not blocks. Code that issues to another stream than
 /// the block's (StreamScope) records the use with Block::UsedOn.
 
 #include <cstdint>
+#include <utility>
 
 #include "crosshatch/tensor/allocator.h"
 #include "crosshatch/tensor/kernels/kernel_table.h"
 #include "crosshatch/tensor/rank_context.h"
 #include "crosshatch/tensor/stream.h"
 
-namespace crosshatch::internal {
+namespace crosshatch {
+
+/// Issues `work` to the current stream like the library's own kernels. It runs
+/// after all that was issued before, perhaps on another thread and after the
+/// caller has continued. A dry run does not run it. A rank that is poisoned
+/// when its turn comes skips it.
+///
+/// \param work called as work(KernelContext&). It captures addresses and plain
+///     values; their tensors may be dropped once it is issued. On the CPU it
+///     computes, possibly in parts on the context's pool.
+template <typename F>
+void LaunchKernel(F work) {
+  RankContext& context = RankContext::Current();
+  if (context.dry_run()) return;
+  context.current_stream().Launch(
+      [work = std::move(work), &context](KernelContext& on) {
+        if (!context.poisoned()) work(on);
+      });
+}
+
+namespace internal {
 
 /// Issues the device's `kernel`, e.g. &KernelTable::copy, to the current
 /// stream. A queue copies the arguments, which are addresses and plain values.
@@ -42,7 +65,12 @@ void Launch(void (*Family::*kernel)(const Args&, KernelContext&),
 
 /// Returns workspace for one kernel. The lease may end as soon as the kernel is
 /// issued, because the next lease of the memory is ordered after it.
-Block Workspace(int64_t bytes);
+inline Block Workspace(int64_t bytes) {
+  if (bytes == 0) return Block();
+  RankContext& context = RankContext::Current();
+  return context.allocator().Allocate(bytes, context.memory_class(),
+                                      context.current_stream());
+}
 
 /// Launches a kernel with the workspace that `bytes_of` returns. Sets
 /// args.workspace.
@@ -56,6 +84,7 @@ void LaunchWithWorkspace(int64_t (*Family::*bytes_of)(const Args&),
   Launch(kernel, args);
 }
 
-}  // namespace crosshatch::internal
+}  // namespace internal
+}  // namespace crosshatch
 
 #endif  // CROSSHATCH_TENSOR_LAUNCH_H_

@@ -14,6 +14,8 @@ namespace crosshatch {
 
 std::shared_ptr<Node> Op::Differentiate(TensorSpan /*inputs*/,
                                         TensorSpan outputs) const {
+  CH_CHECK(info().no_gradient == nullptr)
+      << info().name << " is not differentiable: " << info().no_gradient;
   for (const Tensor& output : outputs) {
     CH_CHECK(!output.defined() || !IsFloatingPoint(output.dtype()))
         << "op " << info().name

@@ -9,17 +9,19 @@
 /// An op is a small object on the caller's stack with the attributes of one
 /// call (a dim, a flag). It runs on local tensors and differentiates itself.
 /// `Apply(op, inputs)`
-///   1. runs below autograd: if an input has a handler, its Dispatch, which
-///   calls
-///      op.Forward with local tensors; otherwise op.Forward;
+///   1. runs the op below autograd: the Dispatch of an input's handler, if one
+///      has a handler, which calls op.Forward with local tensors; otherwise
+///      op.Forward;
 ///   2. if grad mode is on and an input requires a gradient, calls
 ///      op.Differentiate and links the node into the graph.
 /// Nodes compute with ops, so the gradient of a distributed tensor is
 /// distributed, and gradients have gradients.
 
+#include <bit>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <type_traits>
 
 #include "absl/container/inlined_vector.h"
 #include "crosshatch/tensor/tensor.h"
@@ -42,11 +44,32 @@ struct OpInfo {
   const ViewHistory* view_history = nullptr;
   /// Bit i: input i may be undefined. Apply checks all others.
   uint32_t optional_inputs = 0;
+  /// If the op has no gradient: why, and what to do instead, for the message.
+  const char* no_gradient = nullptr;
 };
 
 /// The attributes of a call as integers, for caches. Two calls of an op type
-/// with equal keys and input types behave the same.
+/// with equal keys and input types are dispatched in the same way.
 using OpKey = absl::InlinedVector<int64_t, 8>;
+
+/// Appends attributes to `key`: integers, enums and bool; bits of double; the
+/// elements of lists; and structs by their own AppendKey.
+template <typename... Attributes>
+void AppendTo(OpKey& key, const Attributes&... attributes) {
+  const auto append = [&key](const auto& attribute) {
+    using Attribute = std::remove_cvref_t<decltype(attribute)>;
+    if constexpr (std::is_same_v<Attribute, double>) {
+      key.push_back(std::bit_cast<int64_t>(attribute));
+    } else if constexpr (requires { attribute.AppendKey(key); }) {
+      attribute.AppendKey(key);
+    } else if constexpr (requires { attribute.begin(); }) {
+      key.insert(key.end(), attribute.begin(), attribute.end());
+    } else {
+      key.push_back(static_cast<int64_t>(attribute));
+    }
+  };
+  (append(attributes), ...);
+}
 
 class Op {
  public:
@@ -72,7 +95,7 @@ class Op {
   /// outputs; the caller sets its edges. Null: the outputs are constants for
   /// autograd. Called if grad mode is on and an input requires a gradient. The
   /// default returns null if no output is floating point (comparisons, ArgMax);
-  /// otherwise a check fails and names the op.
+  /// otherwise a check fails and names the op and OpInfo::no_gradient.
   virtual std::shared_ptr<Node> Differentiate(TensorSpan inputs,
                                               TensorSpan outputs) const;
 

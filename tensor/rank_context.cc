@@ -213,36 +213,19 @@ std::string RankContextScope::Describe() const {
 }
 
 StreamScope::StreamScope(Stream& stream)
-    : context_(RankContext::Current()),
-      previous_(std::exchange(context_.current_stream_, &stream)) {}
-
-StreamScope::~StreamScope() { context_.current_stream_ = previous_; }
+    : ContextStateScope(RankContext::Current().current_stream_, &stream) {}
 
 GradModeScope::GradModeScope(bool enabled)
-    : context_(RankContext::Current()),
-      previous_(std::exchange(context_.grad_enabled_, enabled)) {}
-
-GradModeScope::~GradModeScope() { context_.grad_enabled_ = previous_; }
+    : ContextStateScope(RankContext::Current().grad_enabled_, enabled) {}
 
 MemoryClassScope::MemoryClassScope(MemoryClass memory_class)
-    : context_(RankContext::Current()),
-      previous_(std::exchange(context_.memory_class_, memory_class)) {}
-
-MemoryClassScope::~MemoryClassScope() { context_.memory_class_ = previous_; }
+    : ContextStateScope(RankContext::Current().memory_class_, memory_class) {}
 
 HostMemoryScope::HostMemoryScope()
-    : context_(RankContext::Current()),
-      previous_(std::exchange(context_.current_allocator_,
-                              &context_.host_allocator())) {}
-
-HostMemoryScope::~HostMemoryScope() { context_.current_allocator_ = previous_; }
+    : ContextStateScope(RankContext::Current().current_allocator_,
+                        &RankContext::Current().host_allocator()) {}
 
 SavedTensorScope::SavedTensorScope(SavedTensorStore* store)
-    : context_(RankContext::Current()),
-      previous_(std::exchange(context_.saved_tensor_store_, store)) {}
-
-SavedTensorScope::~SavedTensorScope() {
-  context_.saved_tensor_store_ = previous_;
-}
+    : ContextStateScope(RankContext::Current().saved_tensor_store_, store) {}
 
 }  // namespace crosshatch

@@ -251,30 +251,33 @@ class RankContextScope final : public ErrorContext {
   RankContext* const previous_;
 };
 
-/// Issues the ops of the scope to `stream`. Does not order streams.
-class StreamScope {
+/// Replaces a part of the context's state for a scope.
+template <typename T>
+class ContextStateScope {
  public:
-  explicit StreamScope(Stream& stream);
-  ~StreamScope();
-  StreamScope(const StreamScope&) = delete;
-  StreamScope& operator=(const StreamScope&) = delete;
+  ContextStateScope(const ContextStateScope&) = delete;
+  ContextStateScope& operator=(const ContextStateScope&) = delete;
+
+ protected:
+  ContextStateScope(T& state, T value)
+      : state_(state), previous_(std::exchange(state, value)) {}
+  ~ContextStateScope() { state_ = previous_; }
 
  private:
-  RankContext& context_;
-  Stream* const previous_;
+  T& state_;
+  const T previous_;
+};
+
+/// Issues the ops of the scope to `stream`. Does not order streams.
+class StreamScope : public ContextStateScope<Stream*> {
+ public:
+  explicit StreamScope(Stream& stream);
 };
 
 /// Enables or disables recording of the autograd graph for the scope.
-class GradModeScope {
+class GradModeScope : public ContextStateScope<bool> {
  public:
   explicit GradModeScope(bool enabled);
-  ~GradModeScope();
-  GradModeScope(const GradModeScope&) = delete;
-  GradModeScope& operator=(const GradModeScope&) = delete;
-
- private:
-  RankContext& context_;
-  const bool previous_;
 };
 
 /// Disables recording of the graph for the scope.
@@ -284,42 +287,21 @@ class NoGrad : public GradModeScope {
 };
 
 /// Sets the class of memory that ops allocate in the scope.
-class MemoryClassScope {
+class MemoryClassScope : public ContextStateScope<MemoryClass> {
  public:
   explicit MemoryClassScope(MemoryClass memory_class);
-  ~MemoryClassScope();
-  MemoryClassScope(const MemoryClassScope&) = delete;
-  MemoryClassScope& operator=(const MemoryClassScope&) = delete;
-
- private:
-  RankContext& context_;
-  const MemoryClass previous_;
 };
 
 /// Allocates in host memory for the scope.
-class HostMemoryScope {
+class HostMemoryScope : public ContextStateScope<Allocator*> {
  public:
   HostMemoryScope();
-  ~HostMemoryScope();
-  HostMemoryScope(const HostMemoryScope&) = delete;
-  HostMemoryScope& operator=(const HostMemoryScope&) = delete;
-
- private:
-  RankContext& context_;
-  Allocator* const previous_;
 };
 
 /// Stores what autograd saves in the scope in `store` (may be null).
-class SavedTensorScope {
+class SavedTensorScope : public ContextStateScope<SavedTensorStore*> {
  public:
   explicit SavedTensorScope(SavedTensorStore* store);
-  ~SavedTensorScope();
-  SavedTensorScope(const SavedTensorScope&) = delete;
-  SavedTensorScope& operator=(const SavedTensorScope&) = delete;
-
- private:
-  RankContext& context_;
-  SavedTensorStore* const previous_;
 };
 
 }  // namespace crosshatch

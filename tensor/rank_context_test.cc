@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "crosshatch/base/adversarial_delays.h"
-#include "crosshatch/base/kept_variable_testutil.h"
+#include "crosshatch/base/process_scopes_testutil.h"
 #include "crosshatch/tensor/context_decorator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

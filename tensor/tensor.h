@@ -225,9 +225,9 @@ namespace internal {
 [[noreturn]] void FailTensorIndex(size_t index, size_t size);
 }  // namespace internal
 
-/// Tensors that somebody else holds, as the inputs of a forward.
-/// \checks of operator[], front and back that there is such a tensor; the
-///     message names the modules that run
+/// A view of tensors that another object owns, such as the inputs of a forward.
+/// \checks in operator[], front and back that the tensor exists; the message
+///     names the modules that run
 class TensorSpan : public absl::Span<const Tensor> {
  public:
   using absl::Span<const Tensor>::Span;
@@ -245,7 +245,7 @@ class TensorSpan : public absl::Span<const Tensor> {
   const Tensor& back() const { return (*this)[size() - 1]; }
 };
 
-/// Tensors that it holds, as the outputs of a forward.
+/// A list that owns its tensors, such as the outputs of a forward.
 /// \checks as TensorSpan
 class TensorList : public absl::InlinedVector<Tensor, 2> {
  public:

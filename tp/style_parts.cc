@@ -17,7 +17,7 @@
 #include "crosshatch/dtensor/verify.h"
 #include "crosshatch/nn/distribute_module.h"
 #include "crosshatch/tensor/node.h"
-#include "crosshatch/tensor/ops/reduce_partial.h"
+#include "crosshatch/tensor/ops/reduce.h"
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch::tp {

@@ -11,9 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "crosshatch/base/process.h"
-#include "crosshatch/base/start_thread.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/base/waiting.h"
+#include "crosshatch/base/threads.h"
 #include "crosshatch/comm/coordination/failure_message.h"
 #include "crosshatch/comm/job_failure.h"
 

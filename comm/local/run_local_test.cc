@@ -10,8 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "crosshatch/base/few_threads_testutil.h"
-#include "crosshatch/base/kept_variable_testutil.h"
+#include "crosshatch/base/process_scopes_testutil.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/world.h"
 #include "gmock/gmock.h"

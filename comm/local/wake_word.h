@@ -18,7 +18,7 @@
 #include <climits>
 #include <cstdint>
 
-#include "crosshatch/base/waiting.h"
+#include "crosshatch/base/threads.h"
 #include "crosshatch/comm/spin.h"
 
 namespace crosshatch::internal {

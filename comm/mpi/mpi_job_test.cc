@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "crosshatch/base/core_share.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/base/threads.h"
 #include "crosshatch/comm/world.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <cstdint>
 
-#include "crosshatch/base/waiting.h"
+#include "crosshatch/base/threads.h"
 
 namespace crosshatch::internal {
 

@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "crosshatch/base/start_thread.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/base/threads.h"
 #include "crosshatch/comm/job_failure.h"
 #include "crosshatch/comm/mpi/message_plane.h"
 #include "crosshatch/comm/mpi/process_group.h"

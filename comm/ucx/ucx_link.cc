@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "crosshatch/base/core_share.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/base/threads.h"
 #include "crosshatch/comm/ucx/ucx_api.h"
 #include "crosshatch/comm/ucx/ucx_settings.h"
 

@@ -11,7 +11,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "crosshatch/base/core_share.h"
+#include "crosshatch/base/threads.h"
 
 namespace crosshatch::internal {
 

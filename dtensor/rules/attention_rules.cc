@@ -15,7 +15,6 @@
 #include "crosshatch/dtensor/rules/op_rules.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/attention.h"
-#include "crosshatch/tensor/ops/attention_mask_grad.h"
 #include "crosshatch/tensor/ops/cat.h"
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/ops/view.h"

@@ -6,9 +6,9 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/dtensor/rules/op_rule.h"
 #include "crosshatch/dtensor/rules/op_rules.h"
+#include "crosshatch/tensor/ops/attention.h"
 #include "crosshatch/tensor/ops/embedding.h"
 #include "crosshatch/tensor/ops/norm.h"
-#include "crosshatch/tensor/ops/rope.h"
 
 namespace crosshatch {
 namespace {

@@ -7,7 +7,6 @@
 #include "crosshatch/dtensor/redistribution/runtime.h"
 #include "crosshatch/dtensor/rules/op_rule.h"
 #include "crosshatch/dtensor/rules/op_rules.h"
-#include "crosshatch/tensor/ops/grouped_matmul.h"
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/ops/matmul.h"
 

@@ -20,7 +20,6 @@
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/ops/pointwise.h"
 #include "crosshatch/tensor/ops/reduce.h"
-#include "crosshatch/tensor/ops/reduce_partial.h"
 #include "crosshatch/tensor/ops/view.h"
 
 namespace crosshatch {

@@ -14,11 +14,10 @@
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/kernels/kernel_table.h"
 #include "crosshatch/tensor/ops/cast.h"
-#include "crosshatch/tensor/ops/cumsum.h"
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/ops/pointwise.h"
 #include "crosshatch/tensor/ops/reduce.h"
-#include "crosshatch/tensor/ops/sort.h"
+#include "crosshatch/tensor/ops/scan_and_sort.h"
 #include "crosshatch/tensor/ops/view.h"
 
 namespace crosshatch {

@@ -16,7 +16,6 @@
 #include "crosshatch/dtensor/rules/op_rules.h"
 #include "crosshatch/dtensor/rules/split_dim.h"
 #include "crosshatch/tensor/ops/cat.h"
-#include "crosshatch/tensor/ops/pad.h"
 #include "crosshatch/tensor/ops/view.h"
 
 namespace crosshatch {

@@ -2,7 +2,7 @@
 // Rules of image windows: images and channels may be split.
 #include "crosshatch/dtensor/rules/op_rule.h"
 #include "crosshatch/dtensor/rules/op_rules.h"
-#include "crosshatch/tensor/ops/windows.h"
+#include "crosshatch/tensor/ops/conv.h"
 
 namespace crosshatch {
 namespace {

@@ -11,7 +11,6 @@
 #include "crosshatch/tensor/ops/attention.h"
 #include "crosshatch/tensor/ops/embedding.h"
 #include "crosshatch/tensor/ops/pointwise.h"
-#include "crosshatch/tensor/ops/rope.h"
 #include "crosshatch/tensor/ops/view.h"
 #include "crosshatch/tensor/rank_context.h"
 

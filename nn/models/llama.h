@@ -25,7 +25,7 @@
 ///
 /// Rows may consist of packed documents, which do not attend to each other.
 /// Then each module takes the documents' keys i32 [B, T, 2] and positions i32
-/// [B, T] (tensor/ops/documents.h) as further inputs, as plain tensors.
+/// [B, T] (tensor/ops/attention.h) as further inputs, as plain tensors.
 
 #include <cstddef>
 #include <cstdint>

@@ -5,16 +5,16 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <limits>
 #include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/tensor/creation.h"
-#include "crosshatch/tensor/ops/attention_mask_grad.h"
-#include "crosshatch/tensor/ops/heads.h"
 #include "crosshatch/tensor/ops/launch.h"
 #include "crosshatch/tensor/ops/saving_node.h"
 #include "crosshatch/tensor/ops/view.h"
@@ -23,10 +23,20 @@
 namespace crosshatch {
 namespace {
 
-using internal::DenseHeads;
-using internal::InputHeads;
 using internal::LaunchWithWorkspace;
-using internal::OutputHeads;
+
+// Returns `x`, or a copy whose last dim is contiguous.
+Tensor DenseHeads(const Tensor& x) {
+  return x.size(3) <= 1 || x.strides()[3] == 1 ? x : internal::Dense(x);
+}
+
+// \pre the last dim is contiguous
+HeadsInput InputHeads(const Tensor& x) {
+  return {x.raw_data(), x.strides()[0], x.strides()[1], x.strides()[2]};
+}
+HeadsOutput OutputHeads(const Tensor& x) {
+  return {x.raw_data(), x.strides()[0], x.strides()[1], x.strides()[2]};
+}
 
 // Mask, key ranges and slopes, contiguous as kernels require. Undefined if
 // absent.
@@ -253,14 +263,6 @@ TensorList AttentionBackwardOp::Forward(TensorSpan inputs) const {
   return {std::move(dq), std::move(dk), std::move(dv)};
 }
 
-std::shared_ptr<Node> AttentionBackwardOp::Differentiate(
-    TensorSpan inputs, TensorSpan /*outputs*/) const {
-  CH_CHECK(false) << kInfo.name << " of " << inputs[1].Describe()
-                  << ": attention is differentiable once; run Backward "
-                     "without create_graph";
-  return nullptr;
-}
-
 AttentionAttributes AttentionAttributes::OfPart(int64_t rows, int64_t heads,
                                                 int64_t all_heads) const {
   AttentionAttributes part = *this;
@@ -271,12 +273,9 @@ AttentionAttributes AttentionAttributes::OfPart(int64_t rows, int64_t heads,
 }
 
 void AttentionAttributes::AppendKey(OpKey& key) const {
-  key.push_back(std::bit_cast<int64_t>(scale));
-  key.push_back(causal);
-  key.push_back(window);
   // The dropout differs from step to step, but the distribution of a call does
   // not depend on it.
-  key.push_back(dropout.p > 0);
+  AppendTo(key, scale, causal, window, dropout.p > 0);
 }
 
 Tensor Attention(const Tensor& q, const Tensor& k, const Tensor& v,
@@ -322,6 +321,139 @@ Tensor AlibiSlopes(int64_t heads) {
     append(2 * below, 2);
   }
   return FromValues<float>({heads}, absl::MakeConstSpan(slopes));
+}
+
+TensorList RopeOp::Forward(TensorSpan inputs) const {
+  CH_CHECK_EQ(inputs[0].ndim(), 4) << "rope of " << inputs[0].Describe();
+  const Tensor x = DenseHeads(inputs[0]);
+  const Tensor cos = internal::Dense(inputs[1]);
+  const Tensor sin = internal::Dense(inputs[2]);
+  const bool own_tables = cos.ndim() == 3;
+  const Shape table = own_tables ? Shape({x.size(0), x.size(1), x.size(3) / 2})
+                                 : Shape({x.size(1), x.size(3) / 2});
+  CH_CHECK(x.size(3) % 2 == 0 && cos.sizes() == sin.sizes() &&
+           cos.sizes() == table && cos.dtype() == kFloat32 &&
+           sin.dtype() == kFloat32)
+      << "rope of x " << x.Describe() << ", cos " << cos.Describe()
+      << " and sin " << sin.Describe()
+      << ": wants [B, T, H, D] and twice f32[T, D/2] or f32[B, T, D/2]";
+  internal::CheckFloating(kInfo.name, x);
+  Tensor out = Empty(x.sizes(), x.dtype());
+  RopeArgs args;
+  args.batch = x.size(0);
+  args.time = x.size(1);
+  args.heads = x.size(2);
+  args.head_dim = x.size(3);
+  args.x = InputHeads(x);
+  args.out = OutputHeads(out);
+  args.cos = static_cast<const float*>(cos.raw_data());
+  args.sin = static_cast<const float*>(sin.raw_data());
+  args.dtype = x.dtype();
+  args.inverse = inverse;
+  if (own_tables) args.table_batch_stride = x.size(1) * (x.size(3) / 2);
+  internal::Launch(&KernelTable::rope, args);
+  return {std::move(out)};
+}
+
+std::shared_ptr<Node> RopeOp::Differentiate(TensorSpan inputs,
+                                            TensorSpan /*outputs*/) const {
+  CH_CHECK(!inputs[1].requires_grad() && !inputs[2].requires_grad())
+      << "rope has no gradient by cos and sin";
+  auto node =
+      MakeNode<2>(kInfo, [inverse = inverse](const auto& self, TensorSpan grads,
+                                             GradientSlots& slots) {
+        slots.Put(0, Apply1(RopeOp(!inverse),
+                            {grads[0], self.Saved(0), self.Saved(1)}));
+      });
+  node->Save(0, inputs[1]);
+  node->Save(1, inputs[2]);
+  return node;
+}
+
+Tensor ApplyRope(const Tensor& x, const Tensor& cos, const Tensor& sin) {
+  return Apply1(RopeOp(/*inverse=*/false), {x, cos, sin});
+}
+
+namespace {
+
+// Calls each(row, document, begin, length) for the documents in order.
+template <typename F>
+void ForDocuments(const DocumentLengths& lengths, int64_t row_length,
+                  F&& each) {
+  for (size_t row = 0; row < lengths.size(); ++row) {
+    int64_t begin = 0;
+    for (size_t i = 0; i < lengths[row].size(); ++i) {
+      const int64_t length = lengths[row][i];
+      CH_CHECK(length >= 0 && length <= row_length - begin)
+          << "documents of row " << row << ": document " << i << " of "
+          << length << " tokens, where " << row_length - begin
+          << " are left of a row of " << row_length;
+      each(row, i, begin, length);
+      begin += length;
+    }
+  }
+}
+
+void CheckLength(const char* name, int64_t length) {
+  CH_CHECK(length >= 0 && length <= std::numeric_limits<int32_t>::max())
+      << name << ": rows of " << length << " tokens";
+}
+
+}  // namespace
+
+Tensor DocumentKeys(const DocumentLengths& lengths, int64_t length) {
+  return DocumentKeys(lengths, lengths, length);
+}
+
+Tensor DocumentKeys(const DocumentLengths& query_lengths,
+                    const DocumentLengths& key_lengths, int64_t length) {
+  CheckLength("DocumentKeys", length);
+  CH_CHECK_EQ(query_lengths.size(), key_lengths.size())
+      << "DocumentKeys: rows of queries and of keys";
+  // Ranges of keys by row and document.
+  std::vector<std::vector<int32_t>> begins(key_lengths.size());
+  for (size_t row = 0; row < key_lengths.size(); ++row) {
+    CH_CHECK_EQ(query_lengths[row].size(), key_lengths[row].size())
+        << "DocumentKeys: documents of queries and of keys in row " << row;
+    int64_t begin = 0;
+    for (const int64_t count : key_lengths[row]) {
+      CH_CHECK(count >= 0 &&
+               count <= std::numeric_limits<int32_t>::max() - begin)
+          << "DocumentKeys: a document of " << count << " keys in row " << row;
+      begins[row].push_back(static_cast<int32_t>(begin));
+      begin += count;
+    }
+    begins[row].push_back(static_cast<int32_t>(begin));
+  }
+  std::vector<int32_t> ranges(query_lengths.size() *
+                              static_cast<size_t>(length) * 2);
+  ForDocuments(query_lengths, length,
+               [&](size_t row, size_t document, int64_t begin, int64_t count) {
+                 auto at = row * static_cast<size_t>(length) +
+                           static_cast<size_t>(begin);
+                 for (int64_t i = 0; i < count; ++i, ++at) {
+                   ranges[2 * at] = begins[row][document];
+                   ranges[2 * at + 1] = begins[row][document + 1];
+                 }
+               });
+  return FromValues<int32_t>({std::ssize(query_lengths), length, 2},
+                             absl::MakeConstSpan(ranges));
+}
+
+Tensor DocumentPositions(const DocumentLengths& lengths, int64_t length) {
+  CheckLength("DocumentPositions", length);
+  std::vector<int32_t> positions(lengths.size() * static_cast<size_t>(length));
+  ForDocuments(
+      lengths, length,
+      [&](size_t row, size_t /*document*/, int64_t begin, int64_t count) {
+        const auto at =
+            row * static_cast<size_t>(length) + static_cast<size_t>(begin);
+        for (int64_t i = 0; i < count; ++i) {
+          positions[at + static_cast<size_t>(i)] = static_cast<int32_t>(i);
+        }
+      });
+  return FromValues<int32_t>({std::ssize(lengths), length},
+                             absl::MakeConstSpan(positions));
 }
 
 }  // namespace crosshatch

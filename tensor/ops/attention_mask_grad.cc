@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/tensor/ops/attention_mask_grad.h"
-
 #include <algorithm>
 #include <limits>
 #include <utility>
 
 #include "crosshatch/base/check.h"
 #include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/attention.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/dropout.h"
 #include "crosshatch/tensor/ops/in_place.h"
@@ -161,14 +160,6 @@ TensorList AttentionMaskGradOp::Forward(TensorSpan inputs) const {
     }
   }
   return {ToDType(sum, mask.dtype())};
-}
-
-std::shared_ptr<Node> AttentionMaskGradOp::Differentiate(
-    TensorSpan inputs, TensorSpan /*outputs*/) const {
-  CH_CHECK(false) << kInfo.name << " of " << inputs[1].Describe()
-                  << ": attention is differentiable once; run Backward "
-                     "without create_graph";
-  return nullptr;
 }
 
 }  // namespace crosshatch

@@ -19,15 +19,9 @@ TensorList CastOp::Forward(TensorSpan inputs) const {
 std::shared_ptr<Node> CastOp::Differentiate(TensorSpan inputs,
                                             TensorSpan /*outputs*/) const {
   if (!IsFloatingPoint(dtype)) return nullptr;
-  return MakeNode<0>(kInfo,
-                     [from = inputs[0].dtype()](const auto&, TensorSpan grads,
-                                                GradientSlots& slots) {
-                       slots.Put(0, ToDType(grads[0], from));
-                     });
-}
-
-void CastOp::AppendKey(OpKey& key) const {
-  key.push_back(static_cast<int64_t>(dtype));
+  return MakeNode(kInfo, [from = inputs[0].dtype()](const Tensor& g) {
+    return ToDType(g, from);
+  });
 }
 
 TensorList CloneOp::Forward(TensorSpan inputs) const {
@@ -40,10 +34,7 @@ TensorList CloneOp::Forward(TensorSpan inputs) const {
 
 std::shared_ptr<Node> CloneOp::Differentiate(TensorSpan /*inputs*/,
                                              TensorSpan /*outputs*/) const {
-  return MakeNode<0>(kInfo,
-                     [](const auto&, TensorSpan grads, GradientSlots& slots) {
-                       slots.Put(0, grads[0]);
-                     });
+  return MakeNode(kInfo, [](const Tensor& g) { return g; });
 }
 
 Tensor ToDType(const Tensor& a, DType dtype) {

@@ -19,7 +19,7 @@ class CastOp final : public Op {
   TensorList Forward(TensorSpan inputs) const override;
   std::shared_ptr<Node> Differentiate(TensorSpan inputs,
                                       TensorSpan outputs) const override;
-  void AppendKey(OpKey& key) const override;
+  void AppendKey(OpKey& key) const override { AppendTo(key, dtype); }
 
   const DType dtype;
 };

@@ -3,7 +3,7 @@
 #define CROSSHATCH_TENSOR_OPS_CAT_H_
 
 /// \file
-/// Concatenates and splits tensors.
+/// Concatenates, splits and pads tensors.
 
 #include <cstdint>
 
@@ -23,7 +23,7 @@ class CatOp final : public Op {
   TensorList Forward(TensorSpan inputs) const override;
   std::shared_ptr<Node> Differentiate(TensorSpan inputs,
                                       TensorSpan outputs) const override;
-  void AppendKey(OpKey& key) const override;
+  void AppendKey(OpKey& key) const override { AppendTo(key, dim); }
 
   const int dim;
 };
@@ -64,6 +64,29 @@ Tensor MergeUnits(TensorSpan parts, ShapeView units, int64_t dim);
 /// is split between its own units.
 TensorList SplitUnits(const Tensor& a, ShapeView units, int64_t dim);
 /// @}
+
+/// (a) -> a with `before` and `after` zeros put around dim `dim`.
+class PadOp final : public Op {
+ public:
+  static constexpr OpInfo kInfo = {"pad"};
+  /// \pre 0 <= dim < ndim; before, after >= 0
+  PadOp(int dim, int64_t before, int64_t after)
+      : dim(dim), before(before), after(after) {}
+  const OpInfo& info() const override { return kInfo; }
+  TensorList Forward(TensorSpan inputs) const override;
+  std::shared_ptr<Node> Differentiate(TensorSpan inputs,
+                                      TensorSpan outputs) const override;
+  void AppendKey(OpKey& key) const override {
+    AppendTo(key, dim, before, after);
+  }
+
+  const int dim;
+  const int64_t before;
+  const int64_t after;
+};
+
+/// Puts `before` and `after` zeros around dim `dim`.
+Tensor Pad(const Tensor& a, int64_t dim, int64_t before, int64_t after);
 
 }  // namespace crosshatch
 

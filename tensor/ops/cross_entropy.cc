@@ -80,10 +80,6 @@ std::shared_ptr<Node> CrossEntropyOp::Differentiate(TensorSpan inputs,
   return node;
 }
 
-void CrossEntropyOp::AppendKey(OpKey& key) const {
-  key.push_back(ignore_index);
-}
-
 TensorList CrossEntropyBackwardOp::Forward(TensorSpan inputs) const {
   Check(kInfo.name, inputs[1], inputs[2]);
   CheckStatistics(kInfo.name, inputs[1], inputs[0]);
@@ -113,19 +109,6 @@ TensorList CrossEntropyBackwardOp::Forward(TensorSpan inputs) const {
   args.dtype = dlogits.dtype();
   Launch(&KernelTable::cross_entropy_backward, args);
   return {std::move(dlogits)};
-}
-
-std::shared_ptr<Node> CrossEntropyBackwardOp::Differentiate(
-    TensorSpan inputs, TensorSpan /*outputs*/) const {
-  CH_CHECK(false) << kInfo.name << " of logits " << inputs[1].Describe()
-                  << ": cross entropy is differentiable once; run Backward "
-                     "without create_graph";
-  return nullptr;
-}
-
-void CrossEntropyBackwardOp::AppendKey(OpKey& key) const {
-  key.push_back(ignore_index);
-  key.push_back(first_class);
 }
 
 TensorList CrossEntropyPartOp::Forward(TensorSpan inputs) const {
@@ -160,12 +143,6 @@ TensorList CrossEntropyPartOp::Forward(TensorSpan inputs) const {
   return {std::move(sum_exp), std::move(picked)};
 }
 
-void CrossEntropyPartOp::AppendKey(OpKey& key) const {
-  key.push_back(ignore_index);
-  key.push_back(first_class);
-  key.push_back(classes);
-}
-
 TensorList CountTargetsOp::Forward(TensorSpan inputs) const {
   const Tensor& targets = inputs[0];
   internal::CheckIndices(kInfo.name, targets);
@@ -196,11 +173,6 @@ TensorList CountTargetsOp::Forward(TensorSpan inputs) const {
   Tensor out = Empty({}, dtype);
   internal::LaunchCopy(out, count);
   return {std::move(out)};
-}
-
-void CountTargetsOp::AppendKey(OpKey& key) const {
-  key.push_back(ignore_index);
-  key.push_back(static_cast<int64_t>(dtype));
 }
 
 Tensor CrossEntropy(const Tensor& logits, const Tensor& targets,

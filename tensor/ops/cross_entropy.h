@@ -24,7 +24,7 @@ class CrossEntropyOp final : public Op {
   TensorList Forward(TensorSpan inputs) const override;
   std::shared_ptr<Node> Differentiate(TensorSpan inputs,
                                       TensorSpan outputs) const override;
-  void AppendKey(OpKey& key) const override;
+  void AppendKey(OpKey& key) const override { AppendTo(key, ignore_index); }
 
   const int64_t ignore_index;
 };
@@ -34,14 +34,17 @@ class CrossEntropyOp final : public Op {
 /// number, with the logsumexp over all.
 class CrossEntropyBackwardOp final : public Op {
  public:
-  static constexpr OpInfo kInfo = {"cross_entropy_backward"};
+  static constexpr OpInfo kInfo = {.name = "cross_entropy_backward",
+                                   .no_gradient =
+                                       "cross entropy is differentiable once; "
+                                       "run Backward without create_graph"};
   CrossEntropyBackwardOp(int64_t ignore_index, int64_t first_class)
       : ignore_index(ignore_index), first_class(first_class) {}
   const OpInfo& info() const override { return kInfo; }
   TensorList Forward(TensorSpan inputs) const override;
-  std::shared_ptr<Node> Differentiate(TensorSpan inputs,
-                                      TensorSpan outputs) const override;
-  void AppendKey(OpKey& key) const override;
+  void AppendKey(OpKey& key) const override {
+    AppendTo(key, ignore_index, first_class);
+  }
 
   const int64_t ignore_index;
   const int64_t first_class;
@@ -64,7 +67,9 @@ class CrossEntropyPartOp final : public Op {
         classes(classes) {}
   const OpInfo& info() const override { return kInfo; }
   TensorList Forward(TensorSpan inputs) const override;
-  void AppendKey(OpKey& key) const override;
+  void AppendKey(OpKey& key) const override {
+    AppendTo(key, ignore_index, first_class, classes);
+  }
 
   const int64_t ignore_index;
   const int64_t first_class;
@@ -80,7 +85,9 @@ class CountTargetsOp final : public Op {
       : ignore_index(ignore_index), dtype(dtype) {}
   const OpInfo& info() const override { return kInfo; }
   TensorList Forward(TensorSpan inputs) const override;
-  void AppendKey(OpKey& key) const override;
+  void AppendKey(OpKey& key) const override {
+    AppendTo(key, ignore_index, dtype);
+  }
 
   const int64_t ignore_index;
   const DType dtype;

@@ -40,11 +40,10 @@ Tensor DropoutOp::ForwardPart(const Tensor& x, ShapeView offsets,
 
 std::shared_ptr<Node> DropoutOp::Differentiate(TensorSpan /*inputs*/,
                                                TensorSpan /*outputs*/) const {
-  return MakeNode<0>(kInfo,
-                     [p = p, key = key, step = step, first_row = first_row](
-                         const auto&, TensorSpan grads, GradientSlots& slots) {
-                       slots.Put(0, Dropout(grads[0], p, key, step, first_row));
-                     });
+  return MakeNode(kInfo, [p = p, key = key, step = step,
+                          first_row = first_row](const Tensor& g) {
+    return Dropout(g, p, key, step, first_row);
+  });
 }
 
 Tensor Dropout(const Tensor& x, double p, uint64_t key, uint64_t step,

@@ -119,11 +119,6 @@ std::shared_ptr<Node> EmbeddingOp::Differentiate(TensorSpan inputs,
   return std::make_shared<EmbeddingNode>(inputs[0], inputs[1], first_row);
 }
 
-void EmbeddingOp::AppendKey(OpKey& key) const {
-  key.push_back(first_row);
-  key.push_back(bound);
-}
-
 TensorList EmbeddingGradOp::Forward(TensorSpan inputs) const {
   const Tensor& grad = inputs[1];
   CH_CHECK_GE(grad.ndim(), 1) << kInfo.name << " of " << grad.Describe();
@@ -145,11 +140,6 @@ std::shared_ptr<Node> EmbeddingGradOp::Differentiate(
   return node;
 }
 
-void EmbeddingGradOp::AppendKey(OpKey& key) const {
-  key.push_back(num_rows);
-  key.push_back(first_row);
-}
-
 TensorList EmbeddingGradIntoOp::Forward(TensorSpan inputs) const {
   const Tensor& dst = inputs[0];
   CH_CHECK(dst.ndim() == 2 && dst.is_contiguous())
@@ -158,18 +148,6 @@ TensorList EmbeddingGradIntoOp::Forward(TensorSpan inputs) const {
   SumRowsById(kInfo.name, dst, inputs[1], inputs[2], first_row,
               accumulate ? WriteMode::kAccumulate : WriteMode::kOverwrite);
   return {dst};
-}
-
-std::shared_ptr<Node> EmbeddingGradIntoOp::Differentiate(
-    TensorSpan inputs, TensorSpan /*outputs*/) const {
-  CH_CHECK(false) << kInfo.name << " into " << inputs[0].Describe()
-                  << " is not differentiable";
-  return nullptr;
-}
-
-void EmbeddingGradIntoOp::AppendKey(OpKey& key) const {
-  key.push_back(first_row);
-  key.push_back(accumulate);
 }
 
 Tensor Embedding(const Tensor& ids, const Tensor& weight) {

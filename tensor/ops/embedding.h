@@ -23,7 +23,7 @@ class EmbeddingOp final : public Op {
   TensorList Forward(TensorSpan inputs) const override;
   std::shared_ptr<Node> Differentiate(TensorSpan inputs,
                                       TensorSpan outputs) const override;
-  void AppendKey(OpKey& key) const override;
+  void AppendKey(OpKey& key) const override { AppendTo(key, first_row, bound); }
 
   const int64_t first_row;
   const int64_t bound;
@@ -39,7 +39,9 @@ class EmbeddingGradOp final : public Op {
   TensorList Forward(TensorSpan inputs) const override;
   std::shared_ptr<Node> Differentiate(TensorSpan inputs,
                                       TensorSpan outputs) const override;
-  void AppendKey(OpKey& key) const override;
+  void AppendKey(OpKey& key) const override {
+    AppendTo(key, num_rows, first_row);
+  }
 
   const int64_t num_rows;
   const int64_t first_row;
@@ -50,14 +52,15 @@ class EmbeddingGradOp final : public Op {
 class EmbeddingGradIntoOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {.name = "embedding_grad_into",
-                                   .in_place = true};
+                                   .in_place = true,
+                                   .no_gradient = "it writes a gradient"};
   EmbeddingGradIntoOp(int64_t first_row, bool accumulate)
       : first_row(first_row), accumulate(accumulate) {}
   const OpInfo& info() const override { return kInfo; }
   TensorList Forward(TensorSpan inputs) const override;
-  std::shared_ptr<Node> Differentiate(TensorSpan inputs,
-                                      TensorSpan outputs) const override;
-  void AppendKey(OpKey& key) const override;
+  void AppendKey(OpKey& key) const override {
+    AppendTo(key, first_row, accumulate);
+  }
 
   const int64_t first_row;
   const bool accumulate;

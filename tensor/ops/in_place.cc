@@ -96,10 +96,6 @@ std::shared_ptr<Node> AddInPlaceOp::Differentiate(
       });
 }
 
-void AddInPlaceOp::AppendKey(OpKey& key) const {
-  key.push_back(std::bit_cast<int64_t>(alpha));
-}
-
 TensorList MulInPlaceOp::Forward(TensorSpan inputs) const {
   const Tensor& dst = inputs[0];
   const Tensor& factor = inputs[1];
@@ -114,15 +110,6 @@ TensorList MulInPlaceOp::Forward(TensorSpan inputs) const {
   args.out = Output(dst);
   Launch(&KernelTable::binary, args);
   return {dst};
-}
-
-std::shared_ptr<Node> MulInPlaceOp::Differentiate(
-    TensorSpan inputs, TensorSpan /*outputs*/) const {
-  CH_CHECK(false) << kInfo.name << " of " << inputs[0].Describe() << " by "
-                  << inputs[1].Describe()
-                  << " is not differentiable: it overwrites what its gradient "
-                     "needs; use Mul";
-  return nullptr;
 }
 
 TensorList ScaleInPlaceOp::Forward(TensorSpan inputs) const {
@@ -145,10 +132,6 @@ std::shared_ptr<Node> ScaleInPlaceOp::Differentiate(
                                               GradientSlots& slots) {
     if (slots.Needed(0)) slots.Put(0, Mul(grads[0], factor));
   });
-}
-
-void ScaleInPlaceOp::AppendKey(OpKey& key) const {
-  key.push_back(std::bit_cast<int64_t>(factor));
 }
 
 TensorList CopyInPlaceOp::Forward(TensorSpan inputs) const {
@@ -185,10 +168,6 @@ std::shared_ptr<Node> FillInPlaceOp::Differentiate(
     // The old content was fully replaced.
     slots.Put(0, Tensor());
   });
-}
-
-void FillInPlaceOp::AppendKey(OpKey& key) const {
-  key.push_back(std::bit_cast<int64_t>(value));
 }
 
 void AddInPlace(const Tensor& dst, const Tensor& src, double alpha) {

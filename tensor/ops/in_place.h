@@ -26,7 +26,7 @@ class AddInPlaceOp final : public Op {
   TensorList Forward(TensorSpan inputs) const override;
   std::shared_ptr<Node> Differentiate(TensorSpan inputs,
                                       TensorSpan outputs) const override;
-  void AppendKey(OpKey& key) const override;
+  void AppendKey(OpKey& key) const override { AppendTo(key, alpha); }
 
   const double alpha;
 };
@@ -34,11 +34,12 @@ class AddInPlaceOp final : public Op {
 /// (dst, factor): dst *= factor. Not differentiable.
 class MulInPlaceOp final : public Op {
  public:
-  static constexpr OpInfo kInfo = {.name = "mul_in_place", .in_place = true};
+  static constexpr OpInfo kInfo = {
+      .name = "mul_in_place",
+      .in_place = true,
+      .no_gradient = "it overwrites what its gradient needs; use Mul"};
   const OpInfo& info() const override { return kInfo; }
   TensorList Forward(TensorSpan inputs) const override;
-  std::shared_ptr<Node> Differentiate(TensorSpan inputs,
-                                      TensorSpan outputs) const override;
 };
 
 /// (dst): dst *= factor.
@@ -50,7 +51,7 @@ class ScaleInPlaceOp final : public Op {
   TensorList Forward(TensorSpan inputs) const override;
   std::shared_ptr<Node> Differentiate(TensorSpan inputs,
                                       TensorSpan outputs) const override;
-  void AppendKey(OpKey& key) const override;
+  void AppendKey(OpKey& key) const override { AppendTo(key, factor); }
 
   const double factor;
 };
@@ -74,7 +75,7 @@ class FillInPlaceOp final : public Op {
   TensorList Forward(TensorSpan inputs) const override;
   std::shared_ptr<Node> Differentiate(TensorSpan inputs,
                                       TensorSpan outputs) const override;
-  void AppendKey(OpKey& key) const override;
+  void AppendKey(OpKey& key) const override { AppendTo(key, value); }
 
   const double value;
 };

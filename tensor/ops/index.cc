@@ -84,12 +84,6 @@ Tensor Rounded(Tensor sums, DType dtype) {
 
 DType SumDType(DType dtype) { return SizeOf(dtype) == 2 ? kFloat32 : dtype; }
 
-void AppendTo(OpKey& key, const IndexedBy& by) {
-  key.push_back(by.dim);
-  key.push_back(by.bound);
-  key.push_back(by.first);
-}
-
 IndexedBy IndexedDimOf(const Tensor& a, int64_t dim, const char* op) {
   const int d = NormalizeDim(dim, a.ndim(), op);
   return {.dim = d, .bound = a.size(d)};
@@ -113,11 +107,6 @@ std::shared_ptr<Node> GatherOp::Differentiate(TensorSpan inputs,
   return node;
 }
 
-void GatherOp::AppendKey(OpKey& key) const {
-  AppendTo(key, by);
-  key.push_back(selects);
-}
-
 TensorList GatherGradOp::Forward(TensorSpan inputs) const {
   const Tensor& index = inputs[0];
   const Tensor& src = inputs[1];
@@ -138,11 +127,6 @@ std::shared_ptr<Node> GatherGradOp::Differentiate(
   });
   node->Save(0, inputs[0]);
   return node;
-}
-
-void GatherGradOp::AppendKey(OpKey& key) const {
-  AppendTo(key, by);
-  key.push_back(count);
 }
 
 TensorList ScatterAddOp::Forward(TensorSpan inputs) const {
@@ -168,8 +152,6 @@ std::shared_ptr<Node> ScatterAddOp::Differentiate(
   node->Save(0, inputs[1]);
   return node;
 }
-
-void ScatterAddOp::AppendKey(OpKey& key) const { AppendTo(key, by); }
 
 TensorList ScatterOp::Forward(TensorSpan inputs) const {
   const Tensor& base = inputs[0];
@@ -201,11 +183,6 @@ std::shared_ptr<Node> ScatterOp::Differentiate(TensorSpan inputs,
   });
   node->Save(0, inputs[1]);
   return node;
-}
-
-void ScatterOp::AppendKey(OpKey& key) const {
-  AppendTo(key, by);
-  key.push_back(std::bit_cast<int64_t>(value));
 }
 
 TensorList ScatterGradOp::Forward(TensorSpan inputs) const {
@@ -241,8 +218,6 @@ std::shared_ptr<Node> ScatterGradOp::Differentiate(
   node->Save(1, inputs[1]);
   return node;
 }
-
-void ScatterGradOp::AppendKey(OpKey& key) const { AppendTo(key, by); }
 
 Tensor Gather(const Tensor& a, int64_t dim, const Tensor& index) {
   return Apply1(GatherOp(IndexedDimOf(a, dim, "gather")), {a, index});

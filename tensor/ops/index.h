@@ -20,6 +20,8 @@ struct IndexedBy {
   int dim = 0;
   int64_t bound = 0;
   int64_t first = 0;
+
+  void AppendKey(OpKey& key) const { AppendTo(key, dim, bound, first); }
 };
 
 /// (a, index) -> out[.., j, ..] = a[.., index[.., j, ..], ..], of index's
@@ -35,7 +37,7 @@ class GatherOp final : public Op {
   TensorList Forward(TensorSpan inputs) const override;
   std::shared_ptr<Node> Differentiate(TensorSpan inputs,
                                       TensorSpan outputs) const override;
-  void AppendKey(OpKey& key) const override;
+  void AppendKey(OpKey& key) const override { AppendTo(key, by, selects); }
 
   const IndexedBy by;
   const bool selects;
@@ -52,7 +54,7 @@ class GatherGradOp final : public Op {
   TensorList Forward(TensorSpan inputs) const override;
   std::shared_ptr<Node> Differentiate(TensorSpan inputs,
                                       TensorSpan outputs) const override;
-  void AppendKey(OpKey& key) const override;
+  void AppendKey(OpKey& key) const override { AppendTo(key, by, count); }
 
   const IndexedBy by;
   const int64_t count;
@@ -67,7 +69,7 @@ class ScatterAddOp final : public Op {
   TensorList Forward(TensorSpan inputs) const override;
   std::shared_ptr<Node> Differentiate(TensorSpan inputs,
                                       TensorSpan outputs) const override;
-  void AppendKey(OpKey& key) const override;
+  void AppendKey(OpKey& key) const override { AppendTo(key, by); }
 
   const IndexedBy by;
 };
@@ -84,7 +86,7 @@ class ScatterOp final : public Op {
   TensorList Forward(TensorSpan inputs) const override;
   std::shared_ptr<Node> Differentiate(TensorSpan inputs,
                                       TensorSpan outputs) const override;
-  void AppendKey(OpKey& key) const override;
+  void AppendKey(OpKey& key) const override { AppendTo(key, by, value); }
 
   const IndexedBy by;
   const double value;
@@ -100,7 +102,7 @@ class ScatterGradOp final : public Op {
   TensorList Forward(TensorSpan inputs) const override;
   std::shared_ptr<Node> Differentiate(TensorSpan inputs,
                                       TensorSpan outputs) const override;
-  void AppendKey(OpKey& key) const override;
+  void AppendKey(OpKey& key) const override { AppendTo(key, by); }
 
   const IndexedBy by;
 };

@@ -3,9 +3,13 @@
 #define CROSSHATCH_TENSOR_OPS_MATMUL_H_
 
 /// \file
-/// Matrix products. Operands have one floating dtype.
+/// Matrix products, also of groups of rows with a matrix each. Operands have
+/// one floating dtype.
+
+#include <memory>
 
 #include "crosshatch/tensor/op.h"
+#include "crosshatch/tensor/shape.h"
 #include "crosshatch/tensor/tensor.h"
 
 namespace crosshatch {
@@ -25,6 +29,9 @@ struct MatMulSpec {
   bool transpose_b = false;
   bool sum_batch = false;
 
+  void AppendKey(OpKey& key) const {
+    AppendTo(key, transpose_a, transpose_b, sum_batch);
+  }
   friend bool operator==(const MatMulSpec&, const MatMulSpec&) = default;
 };
 
@@ -40,7 +47,7 @@ class MatMulOp final : public Op {
   TensorList Forward(TensorSpan inputs) const override;
   std::shared_ptr<Node> Differentiate(TensorSpan inputs,
                                       TensorSpan outputs) const override;
-  void AppendKey(OpKey& key) const override;
+  void AppendKey(OpKey& key) const override { AppendTo(key, spec); }
 
   const MatMulSpec spec;
 };
@@ -49,14 +56,13 @@ class MatMulOp final : public Op {
 /// f32 if that is a 16-bit float. Not differentiable.
 class MatMulIntoOp final : public Op {
  public:
-  static constexpr OpInfo kInfo = {.name = "matmul_into", .in_place = true};
+  static constexpr OpInfo kInfo = {
+      .name = "matmul_into", .in_place = true, .no_gradient = "use MatMul"};
   MatMulIntoOp(const MatMulSpec& spec, bool accumulate)
       : spec(spec), accumulate(accumulate) {}
   const OpInfo& info() const override { return kInfo; }
   TensorList Forward(TensorSpan inputs) const override;
-  std::shared_ptr<Node> Differentiate(TensorSpan inputs,
-                                      TensorSpan outputs) const override;
-  void AppendKey(OpKey& key) const override;
+  void AppendKey(OpKey& key) const override { AppendTo(key, spec, accumulate); }
 
   const MatMulSpec spec;
   const bool accumulate;
@@ -112,6 +118,65 @@ class LinearOp final : public Op {
 /// \param bias [out], or undefined
 /// \returns [..., out]
 Tensor Linear(const Tensor& x, const Tensor& w, const Tensor& bias = Tensor());
+
+/// \name Products of groups of rows, each with its own matrix
+/// The rows are tokens of experts, for example. Group g has the rows
+/// [offsets[g], offsets[g + 1]), possibly none. Offsets are host numbers from 0
+/// to the number of rows. Each group is one product without copies.
+/// @{
+
+/// Returns the global sizes of the result; checks the operands.
+Shape GroupedMatMulSizes(ShapeView x, ShapeView w, ShapeView offsets,
+                         bool transpose_w);
+Shape GroupedOuterSizes(ShapeView a, ShapeView b, ShapeView offsets);
+
+/// (x, w) -> the products of all groups.
+class GroupedMatMulOp final : public Op {
+ public:
+  static constexpr OpInfo kInfo = {"grouped_matmul"};
+  GroupedMatMulOp(ShapeView offsets, bool transpose_w)
+      : offsets(offsets.begin(), offsets.end()), transpose_w(transpose_w) {}
+  const OpInfo& info() const override { return kInfo; }
+  TensorList Forward(TensorSpan inputs) const override;
+  std::shared_ptr<Node> Differentiate(TensorSpan inputs,
+                                      TensorSpan outputs) const override;
+  void AppendKey(OpKey& key) const override {
+    AppendTo(key, transpose_w, offsets);
+  }
+
+  const Shape offsets;
+  const bool transpose_w;
+};
+
+/// (a, b) -> the sums of outer products of all groups.
+class GroupedOuterOp final : public Op {
+ public:
+  static constexpr OpInfo kInfo = {"grouped_outer"};
+  explicit GroupedOuterOp(ShapeView offsets)
+      : offsets(offsets.begin(), offsets.end()) {}
+  const OpInfo& info() const override { return kInfo; }
+  TensorList Forward(TensorSpan inputs) const override;
+  std::shared_ptr<Node> Differentiate(TensorSpan inputs,
+                                      TensorSpan outputs) const override;
+  void AppendKey(OpKey& key) const override { AppendTo(key, offsets); }
+
+  const Shape offsets;
+};
+
+/// out[r] = x[r] w[g] for the rows r of group g.
+/// \param x [rows, in]
+/// \param w [groups, in, out], or with `transpose_w` [groups, out, in]
+/// \returns [rows, out]
+Tensor GroupedMatMul(const Tensor& x, const Tensor& w, ShapeView offsets,
+                     bool transpose_w = false);
+
+/// out[g] = the sum of a[r]^T b[r] over the rows r of group g, zeros for an
+/// empty group: the gradient of GroupedMatMul's weights.
+/// \param a [rows, m]
+/// \param b [rows, n]
+/// \returns [groups, m, n]
+Tensor GroupedOuter(const Tensor& a, const Tensor& b, ShapeView offsets);
+/// @}
 
 }  // namespace crosshatch
 

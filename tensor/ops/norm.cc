@@ -7,6 +7,10 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/launch.h"
+#include "crosshatch/tensor/ops/pointwise.h"
+#include "crosshatch/tensor/ops/reduce.h"
+#include "crosshatch/tensor/ops/saving_node.h"
+#include "crosshatch/tensor/ops/view.h"
 
 namespace crosshatch {
 namespace {
@@ -97,10 +101,6 @@ TensorList RmsNormOp::Forward(TensorSpan inputs) const {
   return {std::move(out), std::move(rstd)};
 }
 
-void RmsNormOp::AppendKey(OpKey& key) const {
-  key.push_back(std::bit_cast<int64_t>(eps));
-}
-
 TensorList RmsNormBackwardOp::Forward(TensorSpan inputs) const {
   const Tensor& x = inputs[1];
   Tensor dx;
@@ -109,10 +109,6 @@ TensorList RmsNormBackwardOp::Forward(TensorSpan inputs) const {
   if (want_dweight) dweight = Empty({x.size(-1)}, x.dtype());
   RmsNormBackward(kInfo.name, inputs, dx, dweight, WriteMode::kOverwrite);
   return {std::move(dx), std::move(dweight)};
-}
-
-void RmsNormBackwardOp::AppendKey(OpKey& key) const {
-  key.push_back(want_dx | want_dweight << 1);
 }
 
 TensorList RmsNormBackwardIntoOp::Forward(TensorSpan inputs) const {
@@ -126,10 +122,6 @@ TensorList RmsNormBackwardIntoOp::Forward(TensorSpan inputs) const {
   RmsNormBackward(kInfo.name, inputs.subspan(1), dx, dst,
                   accumulate ? WriteMode::kAccumulate : WriteMode::kOverwrite);
   return {dst, std::move(dx)};
-}
-
-void RmsNormBackwardIntoOp::AppendKey(OpKey& key) const {
-  key.push_back(want_dx | accumulate << 1);
 }
 
 TensorList LayerNormOp::Forward(TensorSpan inputs) const {
@@ -154,10 +146,6 @@ TensorList LayerNormOp::Forward(TensorSpan inputs) const {
   args.eps = eps;
   Launch(&KernelTable::layer_norm, args);
   return {std::move(out), std::move(mean), std::move(rstd)};
-}
-
-void LayerNormOp::AppendKey(OpKey& key) const {
-  key.push_back(std::bit_cast<int64_t>(eps));
 }
 
 TensorList LayerNormBackwardOp::Forward(TensorSpan inputs) const {
@@ -201,10 +189,6 @@ TensorList LayerNormBackwardOp::Forward(TensorSpan inputs) const {
   return {std::move(dx), std::move(dweight), std::move(dbias)};
 }
 
-void LayerNormBackwardOp::AppendKey(OpKey& key) const {
-  key.push_back(want_dx | want_dweight << 1 | want_dbias << 2);
-}
-
 TensorList SoftmaxOp::Forward(TensorSpan inputs) const {
   const Tensor& x = inputs[0];
   CheckInput(kInfo.name, x);
@@ -220,8 +204,6 @@ TensorList SoftmaxOp::Forward(TensorSpan inputs) const {
   Launch(&KernelTable::softmax, args);
   return {std::move(out)};
 }
-
-void SoftmaxOp::AppendKey(OpKey& key) const { key.push_back(log); }
 
 TensorList SoftmaxBackwardOp::Forward(TensorSpan inputs) const {
   CheckGrad(kInfo.name, inputs[0], inputs[1]);
@@ -240,6 +222,171 @@ TensorList SoftmaxBackwardOp::Forward(TensorSpan inputs) const {
   return {std::move(dx)};
 }
 
-void SoftmaxBackwardOp::AppendKey(OpKey& key) const { key.push_back(log); }
+namespace {
+
+Tensor MeanOfRows(const Tensor& x) { return Mean(x, {-1}, /*keepdim=*/true); }
+
+Tensor Weighted(const Tensor& g, const Tensor& weight) {
+  return weight.defined() ? Mul(g, weight) : g;
+}
+
+/// Returns the gradient by x of `normal`, which is x * rstd or, if `centered`,
+/// (x - mean) * rstd.
+Tensor NormalizedGradient(const Tensor& g, const Tensor& normal,
+                          const Tensor& rstd, bool centered) {
+  Tensor inner = Sub(g, Mul(normal, MeanOfRows(Mul(g, normal))));
+  if (centered) inner = Sub(inner, MeanOfRows(g));
+  return Mul(inner, rstd);
+}
+
+class RmsNormNode final : public SavingNode<3> {
+ public:
+  RmsNormNode(double eps, const Tensor& x, const Tensor& weight,
+              const Tensor& rstd)
+      : SavingNode(RmsNormOp::kInfo), eps_(eps), has_weight_(weight.defined()) {
+    Save(0, x);
+    if (has_weight_) Save(1, weight);
+    SaveOutput(2, rstd);
+  }
+
+  void Backward(TensorSpan output_grads, GradientSlots& slots) override {
+    const Tensor& g = output_grads[0];
+    const Tensor x = Saved(0);
+    const Tensor weight = has_weight_ ? Saved(1) : Tensor();
+    if (Recording()) {
+      const Tensor rstd = Rsqrt(Add(MeanOfRows(Square(x)), eps_));
+      const Tensor normal = Mul(x, rstd);
+      slots.Put(0, NormalizedGradient(Weighted(g, weight), normal, rstd,
+                                      /*centered=*/false));
+      if (slots.Needed(1)) {
+        slots.Put(1, SumTo(Mul(g, normal), weight.sizes()));
+      }
+      return;
+    }
+    const bool want_dx = slots.Needed(0);
+    if (slots.Needed(1) && !weight.is_distributed()) {
+      const GradDestination* destination = slots.Destination(1);
+      if (destination != nullptr && Takes(*destination, g)) {
+        TensorList results =
+            Apply(RmsNormBackwardIntoOp(want_dx, destination->accumulate),
+                  {destination->tensor, g, x, weight, Saved(2)});
+        slots.MarkWritten(1);
+        slots.Put(0, std::move(results[1]));
+        return;
+      }
+    }
+    TensorList results = Apply(RmsNormBackwardOp(want_dx, slots.Needed(1)),
+                               {g, x, weight, Saved(2)});
+    slots.Put(0, std::move(results[0]));
+    slots.Put(1, std::move(results[1]));
+  }
+
+ private:
+  static bool Takes(const GradDestination& destination, const Tensor& g) {
+    const Tensor& to = destination.tensor;
+    return !to.is_distributed() && !g.is_distributed() && to.is_contiguous() &&
+           (to.dtype() == g.dtype() ||
+            (to.dtype() == kFloat32 && SizeOf(g.dtype()) == 2));
+  }
+
+  const double eps_;
+  const bool has_weight_;
+};
+
+class LayerNormNode final : public SavingNode<4> {
+ public:
+  LayerNormNode(double eps, TensorSpan inputs, TensorSpan outputs)
+      : SavingNode(LayerNormOp::kInfo),
+        eps_(eps),
+        has_weight_(inputs[1].defined()),
+        cols_(inputs[0].size(-1)) {
+    Save(0, inputs[0]);
+    if (has_weight_) Save(1, inputs[1]);
+    SaveOutput(2, outputs[1]);
+    SaveOutput(3, outputs[2]);
+  }
+
+  void Backward(TensorSpan output_grads, GradientSlots& slots) override {
+    const Tensor& g = output_grads[0];
+    const Tensor x = Saved(0);
+    const Tensor weight = has_weight_ ? Saved(1) : Tensor();
+    if (Recording()) {
+      const Tensor centered = Sub(x, MeanOfRows(x));
+      const Tensor rstd = Rsqrt(Add(MeanOfRows(Square(centered)), eps_));
+      const Tensor normal = Mul(centered, rstd);
+      slots.Put(0, NormalizedGradient(Weighted(g, weight), normal, rstd,
+                                      /*centered=*/true));
+      if (slots.Needed(1)) slots.Put(1, SumTo(Mul(g, normal), {cols_}));
+      if (slots.Needed(2)) slots.Put(2, SumTo(g, {cols_}));
+      return;
+    }
+    TensorList results = Apply(
+        LayerNormBackwardOp(slots.Needed(0), slots.Needed(1), slots.Needed(2)),
+        {g, x, weight, Saved(2), Saved(3)});
+    for (int i = 0; i < 3; ++i) {
+      slots.Put(i, std::move(results[static_cast<size_t>(i)]));
+    }
+  }
+
+ private:
+  const double eps_;
+  const bool has_weight_;
+  const int64_t cols_;
+};
+
+Tensor SoftmaxOver(const Tensor& x, int64_t dim, bool log) {
+  const int d = NormalizeDim(dim, x.ndim(), SoftmaxOp::kInfo.name);
+  const int last = x.ndim() - 1;
+  if (d == last) return Apply1(SoftmaxOp(log), {&x, 1});
+  const Tensor swapped = Transpose(x, d, last);
+  return Transpose(Apply1(SoftmaxOp(log), {&swapped, 1}), d, last);
+}
+
+}  // namespace
+
+std::shared_ptr<Node> RmsNormOp::Differentiate(TensorSpan inputs,
+                                               TensorSpan outputs) const {
+  return std::make_shared<RmsNormNode>(eps, inputs[0], inputs[1], outputs[1]);
+}
+
+std::shared_ptr<Node> LayerNormOp::Differentiate(TensorSpan inputs,
+                                                 TensorSpan outputs) const {
+  return std::make_shared<LayerNormNode>(eps, inputs, outputs);
+}
+
+std::shared_ptr<Node> SoftmaxOp::Differentiate(TensorSpan /*inputs*/,
+                                               TensorSpan outputs) const {
+  auto node = MakeNode<1>(kInfo, [log = log](const auto& self, TensorSpan grads,
+                                             GradientSlots& slots) {
+    const Tensor& g = grads[0];
+    const Tensor y = self.Saved(0);
+    if (!Recording()) {
+      slots.Put(0, Apply1(SoftmaxBackwardOp(log), {g, y}));
+    } else if (log) {
+      slots.Put(0, Sub(g, Mul(Exp(y), Sum(g, {-1}, /*keepdim=*/true))));
+    } else {
+      slots.Put(0, Mul(y, Sub(g, Sum(Mul(g, y), {-1}, /*keepdim=*/true))));
+    }
+  });
+  node->SaveOutput(0, outputs[0]);
+  return node;
+}
+
+Tensor RmsNorm(const Tensor& x, const Tensor& weight, double eps) {
+  return Apply1(RmsNormOp(eps), {x, weight});
+}
+
+Tensor LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                 double eps) {
+  return Apply1(LayerNormOp(eps), {x, weight, bias});
+}
+
+Tensor Softmax(const Tensor& x, int64_t dim) {
+  return SoftmaxOver(x, dim, /*log=*/false);
+}
+
+Tensor LogSoftmax(const Tensor& x, int64_t dim) {
+  return SoftmaxOver(x, dim, /*log=*/true);
+}
 
 }  // namespace crosshatch

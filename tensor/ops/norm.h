@@ -22,7 +22,7 @@ class RmsNormOp final : public Op {
   TensorList Forward(TensorSpan inputs) const override;
   std::shared_ptr<Node> Differentiate(TensorSpan inputs,
                                       TensorSpan outputs) const override;
-  void AppendKey(OpKey& key) const override;
+  void AppendKey(OpKey& key) const override { AppendTo(key, eps); }
 
   const double eps;
 };
@@ -36,7 +36,9 @@ class RmsNormBackwardOp final : public Op {
       : want_dx(want_dx), want_dweight(want_dweight) {}
   const OpInfo& info() const override { return kInfo; }
   TensorList Forward(TensorSpan inputs) const override;
-  void AppendKey(OpKey& key) const override;
+  void AppendKey(OpKey& key) const override {
+    AppendTo(key, want_dx, want_dweight);
+  }
 
   const bool want_dx;
   const bool want_dweight;
@@ -53,7 +55,9 @@ class RmsNormBackwardIntoOp final : public Op {
       : want_dx(want_dx), accumulate(accumulate) {}
   const OpInfo& info() const override { return kInfo; }
   TensorList Forward(TensorSpan inputs) const override;
-  void AppendKey(OpKey& key) const override;
+  void AppendKey(OpKey& key) const override {
+    AppendTo(key, want_dx, accumulate);
+  }
 
   const bool want_dx;
   const bool accumulate;
@@ -69,7 +73,7 @@ class LayerNormOp final : public Op {
   TensorList Forward(TensorSpan inputs) const override;
   std::shared_ptr<Node> Differentiate(TensorSpan inputs,
                                       TensorSpan outputs) const override;
-  void AppendKey(OpKey& key) const override;
+  void AppendKey(OpKey& key) const override { AppendTo(key, eps); }
 
   const double eps;
 };
@@ -84,7 +88,9 @@ class LayerNormBackwardOp final : public Op {
       : want_dx(want_dx), want_dweight(want_dweight), want_dbias(want_dbias) {}
   const OpInfo& info() const override { return kInfo; }
   TensorList Forward(TensorSpan inputs) const override;
-  void AppendKey(OpKey& key) const override;
+  void AppendKey(OpKey& key) const override {
+    AppendTo(key, want_dx, want_dweight, want_dbias);
+  }
 
   const bool want_dx;
   const bool want_dweight;
@@ -100,7 +106,7 @@ class SoftmaxOp final : public Op {
   TensorList Forward(TensorSpan inputs) const override;
   std::shared_ptr<Node> Differentiate(TensorSpan inputs,
                                       TensorSpan outputs) const override;
-  void AppendKey(OpKey& key) const override;
+  void AppendKey(OpKey& key) const override { AppendTo(key, log); }
 
   const bool log;
 };
@@ -112,7 +118,7 @@ class SoftmaxBackwardOp final : public Op {
   explicit SoftmaxBackwardOp(bool log) : log(log) {}
   const OpInfo& info() const override { return kInfo; }
   TensorList Forward(TensorSpan inputs) const override;
-  void AppendKey(OpKey& key) const override;
+  void AppendKey(OpKey& key) const override { AppendTo(key, log); }
 
   const bool log;
 };

@@ -93,10 +93,6 @@ TensorList UnaryPointwiseOp::Forward(TensorSpan inputs) const {
   return {std::move(out)};
 }
 
-void UnaryPointwiseOp::AppendKey(OpKey& key) const {
-  key.push_back(std::bit_cast<int64_t>(scalar));
-}
-
 const OpInfo& BinaryPointwiseOp::InfoOf(BinaryOp kind) {
   return kBinaryInfos[static_cast<size_t>(kind)];
 }
@@ -125,10 +121,6 @@ TensorList BinaryPointwiseOp::Forward(TensorSpan inputs) const {
   args.alpha = alpha;
   Launch(&KernelTable::binary, args);
   return {std::move(out)};
-}
-
-void BinaryPointwiseOp::AppendKey(OpKey& key) const {
-  key.push_back(std::bit_cast<int64_t>(alpha));
 }
 
 TensorList WhereOp::Forward(TensorSpan inputs) const {
@@ -196,10 +188,6 @@ TensorList FullLikeOp::Forward(TensorSpan inputs) const {
 std::shared_ptr<Node> FullLikeOp::Differentiate(TensorSpan /*inputs*/,
                                                 TensorSpan /*outputs*/) const {
   return nullptr;
-}
-
-void FullLikeOp::AppendKey(OpKey& key) const {
-  key.push_back(std::bit_cast<int64_t>(value));
 }
 
 Tensor Add(const Tensor& a, const Tensor& b, double alpha) {

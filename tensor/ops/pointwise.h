@@ -25,7 +25,7 @@ class UnaryPointwiseOp final : public Op {
   TensorList Forward(TensorSpan inputs) const override;
   std::shared_ptr<Node> Differentiate(TensorSpan inputs,
                                       TensorSpan outputs) const override;
-  void AppendKey(OpKey& key) const override;
+  void AppendKey(OpKey& key) const override { AppendTo(key, scalar); }
 
   const UnaryOp kind;
   const double scalar;
@@ -44,7 +44,7 @@ class BinaryPointwiseOp final : public Op {
   TensorList Forward(TensorSpan inputs) const override;
   std::shared_ptr<Node> Differentiate(TensorSpan inputs,
                                       TensorSpan outputs) const override;
-  void AppendKey(OpKey& key) const override;
+  void AppendKey(OpKey& key) const override { AppendTo(key, alpha); }
 
   const BinaryOp kind;
   const double alpha;
@@ -89,7 +89,7 @@ class FullLikeOp final : public Op {
   /// Returns null: no gradient flows to its input.
   std::shared_ptr<Node> Differentiate(TensorSpan inputs,
                                       TensorSpan outputs) const override;
-  void AppendKey(OpKey& key) const override;
+  void AppendKey(OpKey& key) const override { AppendTo(key, value); }
 
   const double value;
 };
@@ -162,6 +162,27 @@ Tensor SwiGlu(const Tensor& gate, const Tensor& up);
 Tensor FullLike(const Tensor& like, double value);
 Tensor ZerosLike(const Tensor& like);
 Tensor OnesLike(const Tensor& like);
+
+/// \name Operators
+/// a + 2 * b is Add(a, Mul(b, 2)). (x[0] is a method of Tensor.)
+/// @{
+inline Tensor operator+(const Tensor& a, const Tensor& b) { return Add(a, b); }
+inline Tensor operator-(const Tensor& a, const Tensor& b) { return Sub(a, b); }
+inline Tensor operator*(const Tensor& a, const Tensor& b) { return Mul(a, b); }
+inline Tensor operator/(const Tensor& a, const Tensor& b) { return Div(a, b); }
+
+inline Tensor operator+(const Tensor& a, double b) { return Add(a, b); }
+inline Tensor operator-(const Tensor& a, double b) { return Sub(a, b); }
+inline Tensor operator*(const Tensor& a, double b) { return Mul(a, b); }
+inline Tensor operator/(const Tensor& a, double b) { return Div(a, b); }
+
+inline Tensor operator+(double a, const Tensor& b) { return Add(b, a); }
+inline Tensor operator-(double a, const Tensor& b) { return Sub(a, b); }
+inline Tensor operator*(double a, const Tensor& b) { return Mul(b, a); }
+inline Tensor operator/(double a, const Tensor& b) { return Div(a, b); }
+
+inline Tensor operator-(const Tensor& a) { return Neg(a); }
+/// @}
 
 }  // namespace crosshatch
 

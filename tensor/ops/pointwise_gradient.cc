@@ -237,11 +237,9 @@ std::shared_ptr<Node> UnaryPointwiseOp::Differentiate(
     TensorSpan inputs, TensorSpan outputs) const {
   if (kind == UnaryOp::kSign || kind == UnaryOp::kNot) return nullptr;
   if (SavesNothing(kind)) {
-    return MakeNode<0>(
-        info(), [kind = kind, scalar = scalar](const auto&, TensorSpan grads,
-                                               GradientSlots& slots) {
-          slots.Put(0, UnaryGradient(kind, scalar, grads[0], Tensor()));
-        });
+    return MakeNode(info(), [kind = kind, scalar = scalar](const Tensor& g) {
+      return UnaryGradient(kind, scalar, g, Tensor());
+    });
   }
   auto node = MakeNode<1>(
       info(), [kind = kind, scalar = scalar](const auto& self, TensorSpan grads,

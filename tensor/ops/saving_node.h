@@ -15,6 +15,8 @@
 
 #include <array>
 #include <cstddef>
+#include <memory>
+#include <type_traits>
 #include <utility>
 
 #include "crosshatch/base/check.h"
@@ -80,6 +82,18 @@ class FormulaNode final : public SavingNode<N> {
 template <size_t N, typename F>
 auto MakeNode(const OpInfo& info, F run) {
   return std::make_shared<FormulaNode<N, F>>(info, std::move(run));
+}
+
+/// Creates the node of a call that has one output and a gradient for input 0
+/// only: `gradient_of(g)`, of the output's gradient g.
+template <typename F>
+requires std::is_invocable_r_v<Tensor, F, const Tensor&>
+auto MakeNode(const OpInfo& info, F gradient_of) {
+  return MakeNode<0>(
+      info, [gradient_of = std::move(gradient_of)](
+                const auto& /*self*/, TensorSpan grads, GradientSlots& slots) {
+        slots.Put(0, gradient_of(grads[0]));
+      });
 }
 
 /// Returns whether the gradients being computed are themselves recorded, so

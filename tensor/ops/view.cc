@@ -9,9 +9,9 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/cast.h"
+#include "crosshatch/tensor/ops/cat.h"
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/ops/launch.h"
-#include "crosshatch/tensor/ops/pad.h"
 #include "crosshatch/tensor/ops/reduce.h"
 #include "crosshatch/tensor/ops/saving_node.h"
 #include "crosshatch/tensor/tensor.h"
@@ -115,11 +115,10 @@ class AsStridedOp final : public Op {
   }
   std::shared_ptr<Node> Differentiate(TensorSpan inputs,
                                       TensorSpan /*outputs*/) const override {
-    return MakeNode<0>(
-        kInfo, [op = *this, sizes = inputs[0].sizes()](
-                   const auto&, TensorSpan grads, GradientSlots& slots) {
-          slots.Put(0, op.Scatter(grads[0], sizes));
-        });
+    return MakeNode(kInfo,
+                    [op = *this, sizes = inputs[0].sizes()](const Tensor& g) {
+                      return op.Scatter(g, sizes);
+                    });
   }
 
  private:
@@ -238,17 +237,9 @@ std::optional<Shape> ViewOp::AliasStrides(const Tensor& input,
 
 std::shared_ptr<Node> ViewOp::Differentiate(TensorSpan inputs,
                                             TensorSpan /*outputs*/) const {
-  return MakeNode<0>(kInfo,
-                     [sizes = inputs[0].sizes()](const auto&, TensorSpan grads,
-                                                 GradientSlots& slots) {
-                       slots.Put(0, Reshape(grads[0], sizes));
-                     });
-}
-
-void ViewOp::AppendKey(OpKey& key) const {
-  key.push_back(may_copy);
-  key.push_back(redistributes);
-  key.insert(key.end(), sizes.begin(), sizes.end());
+  return MakeNode(kInfo, [sizes = inputs[0].sizes()](const Tensor& g) {
+    return Reshape(g, sizes);
+  });
 }
 
 TensorList PermuteOp::Forward(TensorSpan inputs) const {
@@ -272,14 +263,8 @@ std::shared_ptr<Node> PermuteOp::Differentiate(TensorSpan /*inputs*/,
   for (size_t i = 0; i < dims.size(); ++i) {
     inverse[Index(dims[i])] = static_cast<int64_t>(i);
   }
-  return MakeNode<0>(
-      kInfo, [inverse](const auto&, TensorSpan grads, GradientSlots& slots) {
-        slots.Put(0, Permute(grads[0], inverse));
-      });
-}
-
-void PermuteOp::AppendKey(OpKey& key) const {
-  key.insert(key.end(), dims.begin(), dims.end());
+  return MakeNode(kInfo,
+                  [inverse](const Tensor& g) { return Permute(g, inverse); });
 }
 
 TensorList SliceOp::Forward(TensorSpan inputs) const {
@@ -300,17 +285,9 @@ std::optional<Shape> SliceOp::AliasStrides(const Tensor& /*input*/,
 
 std::shared_ptr<Node> SliceOp::Differentiate(TensorSpan inputs,
                                              TensorSpan /*outputs*/) const {
-  return MakeNode<0>(
+  return MakeNode(
       kInfo, [dim = dim, before = start, after = inputs[0].size(dim) - end](
-                 const auto&, TensorSpan grads, GradientSlots& slots) {
-        slots.Put(0, Pad(grads[0], dim, before, after));
-      });
-}
-
-void SliceOp::AppendKey(OpKey& key) const {
-  key.push_back(dim);
-  key.push_back(start);
-  key.push_back(end);
+                 const Tensor& g) { return Pad(g, dim, before, after); });
 }
 
 TensorList ExpandOp::Forward(TensorSpan inputs) const {
@@ -338,15 +315,9 @@ std::optional<Shape> ExpandOp::AliasStrides(const Tensor& input,
 
 std::shared_ptr<Node> ExpandOp::Differentiate(TensorSpan inputs,
                                               TensorSpan /*outputs*/) const {
-  return MakeNode<0>(kInfo,
-                     [sizes = inputs[0].sizes()](const auto&, TensorSpan grads,
-                                                 GradientSlots& slots) {
-                       slots.Put(0, SumTo(grads[0], sizes));
-                     });
-}
-
-void ExpandOp::AppendKey(OpKey& key) const {
-  key.insert(key.end(), sizes.begin(), sizes.end());
+  return MakeNode(kInfo, [sizes = inputs[0].sizes()](const Tensor& g) {
+    return SumTo(g, sizes);
+  });
 }
 
 Tensor View(const Tensor& a, ShapeView sizes) {

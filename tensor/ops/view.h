@@ -46,7 +46,9 @@ class ViewOp final : public Op {
                                     ShapeView strides) const override;
   std::shared_ptr<Node> Differentiate(TensorSpan inputs,
                                       TensorSpan outputs) const override;
-  void AppendKey(OpKey& key) const override;
+  void AppendKey(OpKey& key) const override {
+    AppendTo(key, may_copy, redistributes, sizes);
+  }
 
   const Shape sizes;
   const bool may_copy;
@@ -66,7 +68,7 @@ class PermuteOp final : public Op {
                                     ShapeView strides) const override;
   std::shared_ptr<Node> Differentiate(TensorSpan inputs,
                                       TensorSpan outputs) const override;
-  void AppendKey(OpKey& key) const override;
+  void AppendKey(OpKey& key) const override { AppendTo(key, dims); }
 
   const Shape dims;
 };
@@ -85,7 +87,7 @@ class SliceOp final : public Op {
                                     ShapeView strides) const override;
   std::shared_ptr<Node> Differentiate(TensorSpan inputs,
                                       TensorSpan outputs) const override;
-  void AppendKey(OpKey& key) const override;
+  void AppendKey(OpKey& key) const override { AppendTo(key, dim, start, end); }
 
   const int dim;
   const int64_t start;
@@ -104,7 +106,7 @@ class ExpandOp final : public Op {
                                     ShapeView strides) const override;
   std::shared_ptr<Node> Differentiate(TensorSpan inputs,
                                       TensorSpan outputs) const override;
-  void AppendKey(OpKey& key) const override;
+  void AppendKey(OpKey& key) const override { AppendTo(key, sizes); }
 
   const Shape sizes;
 };

@@ -5,7 +5,7 @@
 
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/gradcheck_testutil.h"
-#include "crosshatch/tensor/ops/pad.h"
+#include "crosshatch/tensor/ops/cat.h"
 #include "crosshatch/tensor/ops/pointwise.h"
 #include "crosshatch/tensor/rank_context.h"
 #include "gmock/gmock.h"

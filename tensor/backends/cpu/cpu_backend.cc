@@ -8,8 +8,8 @@
 #include <memory>
 #include <string>
 
+#include "crosshatch/tensor/allocator.h"
 #include "crosshatch/tensor/backends/cpu/cpu_stream.h"
-#include "crosshatch/tensor/caching_allocator.h"
 #include "crosshatch/tensor/kernels/cpu/cpu_kernels.h"
 
 namespace crosshatch {

@@ -14,7 +14,7 @@ namespace crosshatch {
 const DeviceBackend& CpuBackend();
 
 /// Returns an allocator that caches blocks of the process's memory
-/// (caching_allocator.h, which explains `adversarial`).
+/// (allocator.h, which explains `adversarial`).
 std::unique_ptr<Allocator> MakeCpuAllocator(bool adversarial = false);
 
 }  // namespace crosshatch

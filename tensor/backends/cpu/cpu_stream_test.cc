@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "crosshatch/base/few_threads_testutil.h"
+#include "crosshatch/base/process_scopes_testutil.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -10,11 +10,11 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
+#include "crosshatch/tensor/allocator.h"
 #include "crosshatch/tensor/backends/cuda/capability.h"
 #include "crosshatch/tensor/backends/cuda/cuda_backend.h"
 #include "crosshatch/tensor/backends/cuda/cuda_memory.h"
 #include "crosshatch/tensor/backends/cuda/cuda_stream.h"
-#include "crosshatch/tensor/caching_allocator.h"
 #include "crosshatch/tensor/kernels/cuda/cuda_api.cuh"
 #include "crosshatch/tensor/kernels/cuda/cuda_kernels.h"
 

@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "crosshatch/tensor/caching_allocator.h"
+#include "crosshatch/tensor/allocator.h"
 
 namespace crosshatch::internal {
 

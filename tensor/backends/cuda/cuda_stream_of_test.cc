@@ -8,7 +8,7 @@
 #include "crosshatch/emulation/cuda_runtime.h"
 #include "crosshatch/tensor/backends/cuda/cuda_backend.h"
 #include "crosshatch/tensor/creation.h"
-#include "crosshatch/tensor/launch_kernel.h"
+#include "crosshatch/tensor/launch.h"
 #include "crosshatch/tensor/ops/pointwise.h"
 #include "crosshatch/tensor/rank_context.h"
 #include "gtest/gtest.h"

@@ -5,7 +5,7 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/tensor/backends/cuda/cuda_stream_of.h"
 #include "crosshatch/tensor/creation.h"
-#include "crosshatch/tensor/launch_kernel.h"
+#include "crosshatch/tensor/launch.h"
 #include "crosshatch/tensor/ops/ops.h"
 
 namespace consumer {

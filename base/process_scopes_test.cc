@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdlib>
 
-#include "crosshatch/base/kept_variable_testutil.h"
+#include "crosshatch/base/process_scopes_testutil.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/tensor/ops/sort.h"
+#include "crosshatch/tensor/ops/scan_and_sort.h"
 
 #include <utility>
 
@@ -11,6 +11,35 @@
 #include "crosshatch/tensor/ops/view.h"
 
 namespace crosshatch {
+
+TensorList CumSumOp::Forward(TensorSpan inputs) const {
+  const Tensor& a = inputs[0];
+  Tensor out =
+      Empty(a.sizes(), IsFloatingPoint(a.dtype()) ? a.dtype() : kInt64);
+  CumSumArgs args;
+  args.shape = internal::ToKernelShape(a.sizes(), kInfo.name);
+  args.dim = dim;
+  args.in = internal::Input(a);
+  args.out = internal::Output(out);
+  args.reverse = reverse;
+  internal::Launch(&KernelTable::cumsum, args);
+  return {std::move(out)};
+}
+
+std::shared_ptr<Node> CumSumOp::Differentiate(TensorSpan /*inputs*/,
+                                              TensorSpan /*outputs*/) const {
+  return MakeNode(kInfo, [dim = dim, reverse = reverse](const Tensor& g) {
+    return Apply1(CumSumOp(dim, !reverse), {g});
+  });
+}
+
+Tensor CumSum(const Tensor& a, int64_t dim) {
+  const int ndim = a.ndim() == 0 ? 1 : a.ndim();
+  const int normal = NormalizeDim(dim, ndim, CumSumOp::kInfo.name);
+  if (a.ndim() == 0) return Reshape(CumSum(Reshape(a, {1}), 0), {});
+  return Apply1(CumSumOp(normal), {&a, 1});
+}
+
 namespace {
 
 Shape SortedSizes(ShapeView sizes, int dim, int64_t size) {
@@ -72,13 +101,6 @@ std::shared_ptr<Node> SortOp::Differentiate(TensorSpan inputs,
       });
   node->SaveOutput(0, outputs[1]);
   return node;
-}
-
-void SortOp::AppendKey(OpKey& key) const {
-  key.push_back(dim);
-  key.push_back(count);
-  key.push_back(descending);
-  key.push_back(sorted);
 }
 
 Sorted Sort(const Tensor& a, int64_t dim, bool descending) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/base/few_threads_testutil.h"
+#include "crosshatch/base/process_scopes_testutil.h"
 
 #include <pthread.h>
 #include <sys/resource.h>

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef CROSSHATCH_TENSOR_OPS_SORT_H_
-#define CROSSHATCH_TENSOR_OPS_SORT_H_
+#ifndef CROSSHATCH_TENSOR_OPS_SCAN_AND_SORT_H_
+#define CROSSHATCH_TENSOR_OPS_SCAN_AND_SORT_H_
 
 /// \file
-/// Sorts along a dim, fully or the first k only.
+/// Cumulative sums and sorts along a dim. Negative dims count from the end; a
+/// tensor of no dims has dim 0.
 ///
-/// NaN is greater than all other values and equal to NaN. Zeros of either sign
-/// are equal. Equal elements keep the order of their indices in either
-/// direction, so results are the same on every mesh. Any dtype. Negative dims
-/// count from the end; a tensor of no dims has dim 0.
+/// Sorts take any dtype. NaN is greater than all other values and equal to NaN.
+/// Zeros of either sign are equal. Equal elements keep the order of their
+/// indices in either direction, so results are the same on every mesh.
 
 #include <cstdint>
 #include <memory>
@@ -17,6 +17,29 @@
 #include "crosshatch/tensor/tensor.h"
 
 namespace crosshatch {
+
+/// (a) -> the cumulative sums along `dim`, from its start or (reverse) from its
+/// end. Each is the other's gradient.
+class CumSumOp final : public Op {
+ public:
+  static constexpr OpInfo kInfo = {"cumsum"};
+  /// \pre 0 <= dim < ndim
+  explicit CumSumOp(int dim, bool reverse = false)
+      : dim(dim), reverse(reverse) {}
+  const OpInfo& info() const override { return kInfo; }
+  TensorList Forward(TensorSpan inputs) const override;
+  std::shared_ptr<Node> Differentiate(TensorSpan inputs,
+                                      TensorSpan outputs) const override;
+  void AppendKey(OpKey& key) const override { AppendTo(key, dim, reverse); }
+
+  const int dim;
+  const bool reverse;
+};
+
+/// Returns the cumulative sums: element i of a dim is the sum of a's elements
+/// 0..i. In a's floating point dtype, summed in double; in i64 for integers and
+/// bool.
+Tensor CumSum(const Tensor& a, int64_t dim);
 
 /// (a) -> (values, indices): the first `count` elements along `dim` in sorted
 /// order. If `sorted` is false, these elements by index.
@@ -32,7 +55,9 @@ class SortOp final : public Op {
   TensorList Forward(TensorSpan inputs) const override;
   std::shared_ptr<Node> Differentiate(TensorSpan inputs,
                                       TensorSpan outputs) const override;
-  void AppendKey(OpKey& key) const override;
+  void AppendKey(OpKey& key) const override {
+    AppendTo(key, dim, count, descending, sorted);
+  }
 
   const int dim;
   const int64_t count;
@@ -57,4 +82,4 @@ Sorted TopK(const Tensor& a, int64_t k, int64_t dim = -1, bool largest = true,
 
 }  // namespace crosshatch
 
-#endif  // CROSSHATCH_TENSOR_OPS_SORT_H_
+#endif  // CROSSHATCH_TENSOR_OPS_SCAN_AND_SORT_H_

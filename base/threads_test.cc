@@ -1,16 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/base/core_share.h"
+#include "crosshatch/base/threads.h"
 
 #include <sched.h>
 
+#include <chrono>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "crosshatch/base/process_scopes_testutil.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch {
 namespace {
+
+TEST(StartThread, RunsTheBody) {
+  bool ran = false;
+  absl::StatusOr<std::thread> thread =
+      StartThread("the test's thread", [&ran] { ran = true; });
+  ASSERT_TRUE(thread.ok()) << thread.status();
+  thread->join();
+  EXPECT_TRUE(ran);
+}
+
+TEST(StartThread, SaysWhichThreadTheSystemHasNoRoomFor) {
+  const FewThreadsScope scope(0);
+  const absl::StatusOr<std::thread> thread =
+      StartThread("the thread of rank 3", [] {});
+  EXPECT_EQ(thread.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(thread.status().message()),
+              testing::StartsWith("cannot start the thread of rank 3: "));
+}
+
+TEST(WaitTime, IsTheTime) {
+  EXPECT_EQ(WaitTime(absl::Milliseconds(3)), std::chrono::milliseconds(3));
+  EXPECT_EQ(WaitTime(absl::ZeroDuration()), std::chrono::nanoseconds(0));
+}
+
+TEST(WaitTime, CanBeAddedToAClock) {
+  const auto steady = std::chrono::steady_clock::now();
+  EXPECT_GT(steady + WaitTime(absl::InfiniteDuration()), steady);
+  const auto system = std::chrono::system_clock::now();
+  EXPECT_GT(system + WaitTime(absl::InfiniteDuration()), system);
+}
 
 TEST(CoreShareTest, IsOfWhatTheThreadMayRunOn) {
   const CoreSet all = AllowedCores();
