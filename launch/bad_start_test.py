@@ -300,6 +300,24 @@ class BadStartTest(unittest.TestCase):
                             OMPI_COMM_WORLD_SIZE="2") for r in range(2)]
         self.assertIn("start with a launcher that MPI knows", self.line(ranks))
 
+    def test_rank_0_is_not_on_the_host_of_mpirun(self):
+        def ranks(*flags, **variables):
+            return [self.start(
+                r, 2, "--start_timeout=30s", "--transport=ucx", *flags,
+                RANK=None, WORLD_SIZE=None, MASTER_ADDR=None, MASTER_PORT=None,
+                OMPI_COMM_WORLD_RANK=str(r), OMPI_COMM_WORLD_SIZE="2",
+                OMPI_COMM_WORLD_LOCAL_RANK="0", OMPI_COMM_WORLD_LOCAL_SIZE="1",
+                OMPI_MCA_orte_hnp_uri="7.0;tcp://198.51.100.1:80", **variables)
+                for r in range(2)]
+
+        line = self.line([ranks()[0]])
+        self.assertRegex(
+            line, r"rank 0's coordinator cannot listen on 198\.51\.100\.1:2\d{4}: "
+            r".* CROSSHATCH_COORDINATOR=HOST:PORT, that are rank 0's and free")
+        for process in ranks(CROSSHATCH_COORDINATOR=f"127.0.0.1:{self.port}"):
+            out, error = process.communicate(timeout=LONG)
+            self.assertEqual((process.returncode, out), (0, ""), error)
+
     def test_variables_of_all_ranks(self):
         for variables, expected in [
                 ({"LOCAL_RANK": "9"}, "LOCAL_RANK=9: must be"),

@@ -58,8 +58,8 @@ class CoordinationClient final : public FailureChannel {
   ///     then returns, too; kUnauthenticated for another job's token.
   absl::Status AwaitStart();
 
-  /// Returns the ranks of this machine by their process ids, ascending; no more
-  /// than 64. Empty until all ranks have joined.
+  /// Returns the ranks of this machine and their process ids: the lowest 64,
+  /// ascending. Empty until all ranks have joined.
   std::vector<std::pair<int, int>> neighbours() const;
 
   /// Returns the blobs of all ranks, by rank. Called by all ranks in the same
