@@ -181,11 +181,11 @@ std::vector<AsyncCheckpointer::Copy> AsyncCheckpointer::BeginCopies() {
       CopyToHost(data, copies[i].to);
     }
   }
-  // Shared with the stream, which may outlive this object if the rank is
-  // poisoned.
-  const auto done = std::make_shared<std::promise<void>>();
-  device_copied_ = done->get_future();
-  side.LaunchHost([done](KernelContext&) { done->set_value(); });
+  // Not a host function: none runs after an error of the device.
+  device_copied_ = side.Record();
+  device_deadline_ = std::chrono::steady_clock::now() +
+                     absl::ToChronoNanoseconds(options_.timeout);
+  device_is_late_ = false;
   return copies;
 }
 
@@ -230,6 +230,11 @@ void AsyncCheckpointer::PlanWork(const std::vector<Copy>& copies) {
           // If a peer's failure poisons this rank, its copies are skipped and
           // the memory has old content.
           CH_RETURN_IF_ERROR(world_.context().status());
+          if (device_is_late_) {
+            return absl::DeadlineExceededError(
+                absl::StrCat("the device has not copied the state within ",
+                             absl::FormatDuration(options_.timeout)));
+          }
           return job_->BeginFile();
         }
         const size_t i = part - num_copies_ - 1;
@@ -239,11 +244,15 @@ void AsyncCheckpointer::PlanWork(const std::vector<Copy>& copies) {
 
 void AsyncCheckpointer::AwaitDevice() {
   constexpr std::chrono::milliseconds kPollInterval(20);
-  // The rank's thread and the writing thread each use their own future.
-  const std::shared_future<void> device_copied = device_copied_;
+  Event::State* const copied = device_copied_.state();
   // On a poisoned rank the stream may have no thread.
-  while (device_copied.wait_for(kPollInterval) == std::future_status::timeout &&
+  while (copied != nullptr && !copied->reached() &&
          !world_.context().poisoned()) {
+    if (std::chrono::steady_clock::now() > device_deadline_) {
+      device_is_late_ = true;
+      return;
+    }
+    std::this_thread::sleep_for(kPollInterval);
   }
 }
 

@@ -26,6 +26,8 @@
 /// reported. So the checkpoint appears once it is written, not at the next call
 /// of the program.
 
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <future>
@@ -45,14 +47,16 @@
 #include "crosshatch/comm/world.h"
 #include "crosshatch/nn/state_dict.h"
 #include "crosshatch/tensor/allocator.h"
+#include "crosshatch/tensor/stream.h"
 #include "crosshatch/tensor/write_guard.h"
 
 namespace crosshatch::checkpoint {
 
 /// Options of AsyncCheckpointer.
 struct AsyncOptions {
-  /// How long the first rank's thread waits for the others' reports after its
-  /// own file is written. Then it abandons the checkpoint.
+  /// How long each rank waits for its device's copies, and the first rank's
+  /// thread for the others' reports after its own file is written. Then the
+  /// checkpoint is abandoned.
   absl::Duration timeout = absl::Minutes(30);
   /// SaveCheckpointOptions::use_fallback_directory of every save.
   bool use_fallback_directory = false;
@@ -127,7 +131,8 @@ class AsyncCheckpointer {
   std::vector<Copy> BeginCopies();
   /// Creates work_: the host's copies, then the writes of all copies.
   void PlanWork(const std::vector<Copy>& copies);
-  /// Waits for the device's copies, unless the rank is poisoned.
+  /// Waits for the device's copies, unless the rank is poisoned, and for
+  /// AsyncOptions::timeout at most. The program ends if the device has failed.
   void AwaitDevice();
   /// On the writing thread: writes this rank's file, on a low-priority thread
   /// if it is large.
@@ -155,7 +160,10 @@ class AsyncCheckpointer {
   /// @{
   std::unique_ptr<SaveJob> job_;
   /// Ready when the device has copied its pieces.
-  std::shared_future<void> device_copied_;
+  Event device_copied_;
+  std::chrono::steady_clock::time_point device_deadline_;
+  /// Whether AwaitDevice has given up, after which the state may change.
+  std::atomic<bool> device_is_late_ = false;
   /// Parts: num_copies_ copies, the beginning of the file, then the writes. If
   /// the writing thread did not start: the report of that.
   std::unique_ptr<BackgroundWork> work_;

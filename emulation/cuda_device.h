@@ -20,7 +20,8 @@
 #include "crosshatch/emulation/reach.h"
 #include "crosshatch/emulation/traffic.h"
 
-#define __global__
+// A symbol of its own names a kernel (KernelPath).
+#define __global__ __attribute__((noinline))
 #define __device__
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))
@@ -69,16 +70,30 @@ __forceinline__ void CheckAccess(const void* address, size_t bytes) {
 /// at an aligned address in memory of the device (checked, as on a device).
 /// @{
 
+/// Flips a bit of the last element, of 1, 2, 4 or 8 bytes: a high one of a
+/// floating-point number's mantissa.
+template <typename T>
+T WithWrongBit(T value) {
+  auto* const bytes = reinterpret_cast<unsigned char*>(&value);
+  if constexpr (sizeof(T) == 1) {
+    bytes[0] ^= 1;
+  } else {
+    bytes[sizeof(T) - 2] ^= 0x40;
+  }
+  return value;
+}
+
 template <typename T>
 __forceinline__ T LoadValue(const void* address) {
   CheckAccess(address, sizeof(T));
+  if (has_accessed_memory != nullptr) *has_accessed_memory = true;
   NoteLoad(address, sizeof(T));
   T value;
-  if (IsLoadLeftOut()) [[unlikely]] {
-    std::memset(static_cast<void*>(&value), 0, sizeof(T));
-    return value;
-  }
   std::memcpy(&value, address, sizeof(T));
+  const KernelFault::Kind fault = FaultOfAccess(/*is_store=*/false, sizeof(T));
+  if (fault != KernelFault::Kind::kNone) [[unlikely]] {
+    return fault == KernelFault::Kind::kNoLoad ? T{} : WithWrongBit(value);
+  }
   return value;
 }
 
@@ -94,10 +109,16 @@ void StoreBehind(void* address, const T& value) {
 template <typename T>
 __forceinline__ void StoreValue(void* address, const T& value) {
   CheckAccess(address, sizeof(T));
+  if (has_accessed_memory != nullptr) *has_accessed_memory = true;
   NoteStore(address, sizeof(T));
-  const KernelFault::Kind fault = FaultOfStore();
+  const KernelFault::Kind fault = FaultOfAccess(/*is_store=*/true, sizeof(T));
   if (fault == KernelFault::Kind::kNoStore) [[unlikely]]
     return;
+  if (fault == KernelFault::Kind::kWrongBits) [[unlikely]] {
+    const T wrong = WithWrongBit(value);
+    std::memcpy(address, &wrong, sizeof(T));
+    return;
+  }
   std::memcpy(address, &value, sizeof(T));
   if (fault == KernelFault::Kind::kOneStoreMore) [[unlikely]] {
     StoreBehind(address, value);

@@ -58,6 +58,7 @@ struct Machine {
   std::vector<std::unique_ptr<DeviceState>> devices;
   std::mutex mutex;
   std::map<uintptr_t, size_t> pinned;
+  std::atomic<bool> has_failed{false};
   std::atomic<int64_t> kernels{0};
   std::atomic<int64_t> copies{0};
   std::atomic<int64_t> host_functions{0};
@@ -129,8 +130,10 @@ cudaError_t IssueDeviceWork(cudaStream_t stream, StreamQueue::Task task) {
   if (idle_scopes.load(std::memory_order_relaxed) > 0) return cudaSuccess;
   DeviceState& device = DeviceOf(stream);
   Machine& machine = TheMachine();
+  if (machine.has_failed) return Return(cudaErrorLaunchFailure);
   const absl::Status issued = stream->queue.Issue(
       [&device, &machine, task = std::move(task)]() mutable {
+        if (machine.has_failed) return;
         const DeviceAccess access(device.memory);
         std::vector<std::unique_ptr<DeviceAccess>> to_peers;
         std::vector<const DeviceMemory*> memories = {&device.memory};
@@ -214,6 +217,7 @@ cudaError_t IssueLibraryWork(cudaStream_t stream,
   Machine& machine = TheMachine();
   const absl::Status issued = stream->queue.Issue(
       [&machine, work = std::move(work)]() mutable {
+        if (machine.has_failed) return;
         std::vector<std::unique_ptr<DeviceAccess>> all;
         for (const auto& device : machine.devices) {
           all.push_back(std::make_unique<DeviceAccess>(device->memory));
@@ -223,6 +227,8 @@ cudaError_t IssueLibraryWork(cudaStream_t stream,
       /*may_block=*/true);
   return issued.ok() ? cudaSuccess : Return(cudaErrorMemoryAllocation);
 }
+
+void FailDevices() { TheMachine().has_failed = true; }
 
 bool IsMemoryOfDevices(const void* data, size_t bytes) {
   return IsOfDevice(data, bytes, "an operand") ||
@@ -272,6 +278,8 @@ const char* cudaGetErrorName(cudaError_t error) {
       return "cudaErrorNotReady";
     case cudaErrorPeerAccessAlreadyEnabled:
       return "cudaErrorPeerAccessAlreadyEnabled";
+    case cudaErrorLaunchFailure:
+      return "cudaErrorLaunchFailure";
   }
   return "unrecognized error code";
 }
@@ -370,7 +378,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (stream == nullptr) return Return(cudaErrorInvalidResourceHandle);
   TheMachine().synchronizations.fetch_add(1);
   stream->queue.Now().Block();
-  return cudaSuccess;
+  return TheMachine().has_failed ? Return(cudaErrorLaunchFailure) : cudaSuccess;
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
@@ -413,6 +421,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (event == nullptr) return Return(cudaErrorInvalidResourceHandle);
+  if (TheMachine().has_failed) return Return(cudaErrorLaunchFailure);
   std::lock_guard<std::mutex> lock(event->mutex);
   return event->point.Reached() ? cudaSuccess : cudaErrorNotReady;
 }
@@ -426,15 +435,18 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     point = event->point;
   }
   point.Block();
-  return cudaSuccess;
+  return TheMachine().has_failed ? Return(cudaErrorLaunchFailure) : cudaSuccess;
 }
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function,
                                void* data) {
   if (stream == nullptr) return Return(cudaErrorInvalidResourceHandle);
-  TheMachine().host_functions.fetch_add(1);
+  emulation::Machine& machine = TheMachine();
+  if (machine.has_failed) return Return(cudaErrorLaunchFailure);
+  machine.host_functions.fetch_add(1);
   const absl::Status issued = stream->queue.Issue(
-      [function, data] {
+      [&machine, function, data] {
+        if (machine.has_failed) return;
         emulation::in_host_function = true;
         function(data);
         emulation::in_host_function = false;

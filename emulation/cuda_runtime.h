@@ -31,6 +31,7 @@ enum cudaError_t : int {
   cudaErrorInvalidResourceHandle = 400,
   cudaErrorNotReady = 600,
   cudaErrorPeerAccessAlreadyEnabled = 704,
+  cudaErrorLaunchFailure = 719,
 };
 /// Returns a name such as "cudaErrorInvalidValue".
 const char* cudaGetErrorName(cudaError_t error);
@@ -138,6 +139,11 @@ cudaError_t LaunchKernel(const Launch& launch, cudaStream_t stream,
 /// access the memory of all devices.
 cudaError_t IssueLibraryWork(cudaStream_t stream,
                              absl::AnyInvocable<void()> work);
+
+/// Makes all devices fail, as an illegal access does: work in queues is
+/// dropped, host functions too, and calls return cudaErrorLaunchFailure. For
+/// death tests, because nothing revives them.
+void FailDevices();
 
 /// Returns whether devices can access all `bytes` bytes at `data`: memory of
 /// one device, or pinned memory.

@@ -29,6 +29,7 @@ thread_local constinit Dim3 thread_index = {0, 0, 0};
 thread_local constinit Dim3 block_index = {0, 0, 0};
 thread_local constinit Dim3 block_size;
 thread_local constinit Dim3 grid_size;
+thread_local constinit bool* has_accessed_memory = nullptr;
 
 namespace {
 
@@ -144,6 +145,7 @@ struct Thread {
   uint64_t value = 0;
   int from = 0;
   uint64_t result = 0;
+  bool has_accessed_memory = false;
 };
 
 /// The lanes that have arrived at a warp op with one mask.
@@ -283,6 +285,7 @@ void Grid::Run() {
   CH_CHECK(current_grid == nullptr)
       << "kernel " << launch_.kernel << " is launched by a kernel";
   current_grid = this;
+  BeginKernel(launch_.code);
   block_size = launch_.block;
   grid_size = launch_.grid;
   idle_.swap(IdleFibers());
@@ -306,6 +309,7 @@ void Grid::Run() {
     }
   }
   idle_.swap(IdleFibers());
+  has_accessed_memory = nullptr;
   current_grid = nullptr;
   NoteKernel(launch_.kernel);
 }
@@ -313,7 +317,10 @@ void Grid::Run() {
 void Grid::RunBlock() {
   Arena().Begin();
   TrafficBlock traffic;
-  for (Thread& thread : threads_) thread.state = State::kReady;
+  for (Thread& thread : threads_) {
+    thread.state = State::kReady;
+    thread.has_accessed_memory = false;
+  }
   for (Warp& warp : warps_) warp.ready = warp.lanes;
   at_barrier_ = 0;
   ended_ = 0;
@@ -359,6 +366,7 @@ void Grid::BeginTurn(Thread& thread) {
   ++turns_;
   current_ = &thread;
   thread_index = thread.index;
+  has_accessed_memory = &thread.has_accessed_memory;
   TrafficBlock::SetThread(thread.number);
   if (thread.fiber != nullptr) return;
   if (idle_.empty()) idle_.push_back(std::make_unique<Fiber>());
@@ -397,6 +405,7 @@ void Grid::SyncThreads(Place place) {
   // The last thread to arrive continues; all others wait.
   at_barrier_ = 0;
   for (Thread& other : threads_) {
+    other.has_accessed_memory = false;
     if (&other == &self) continue;
     CH_CHECK(other.place.line == place.line &&
              (other.place.file == place.file ||
@@ -474,6 +483,7 @@ void Grid::Complete(unsigned mask) {
     other.result = self.op == WarpOp::kShuffle
                        ? threads_[first + static_cast<size_t>(other.from)].value
                        : ballot;
+    if (mask == ~0u) other.has_accessed_memory = false;
     if (&other != &self) other.state = State::kReady;
   }
   warp_->ready += std::popcount(mask) - 1;
@@ -545,6 +555,13 @@ void SyncThreads(Place place) { Current("__syncthreads").SyncThreads(place); }
 uint64_t WarpExchange(WarpOp op, unsigned mask, uint64_t value, int from,
                       Place place) {
   return Current(NameOf(op)).WarpExchange(op, mask, value, from, place);
+}
+
+void CheckConverged() {
+  CH_CHECK(!*has_accessed_memory)
+      << WhereInGrid()
+      << ": a matrix instruction after an access of memory, without a barrier "
+         "of the warp, whose lanes may have diverged";
 }
 
 int Lane() { return Current("a lane's number").lane(); }

@@ -37,6 +37,8 @@ struct Launch {
   /// The seed of the order of blocks and threads. 0 is the order of their
   /// indices.
   uint64_t seed = 0;
+  /// The address of the kernel's code (KernelPath).
+  const void* code = nullptr;
 };
 
 void RunGrid(const Launch& launch, absl::FunctionRef<void()> thread);
@@ -49,6 +51,11 @@ extern thread_local constinit Dim3 thread_index;
 extern thread_local constinit Dim3 block_index;
 extern thread_local constinit Dim3 block_size;
 extern thread_local constinit Dim3 grid_size;
+
+/// Set when the running thread accesses global memory. Reset when all lanes of
+/// its warp wait for each other: until then, they may have diverged. Null
+/// outside of kernels.
+extern thread_local constinit bool* has_accessed_memory;
 
 /// The source location of a wait, for messages.
 struct Place {
@@ -67,6 +74,10 @@ enum class WarpOp { kSync, kShuffle, kBallot };
 /// in the mask. A ballot returns the lanes whose value is not 0.
 uint64_t WarpExchange(WarpOp op, unsigned mask, uint64_t value, int from,
                       Place place);
+/// Checks that the lanes of the warp have waited for each other since the
+/// calling one last accessed global memory. `.aligned` instructions do not wait
+/// for lanes that have diverged.
+void CheckConverged();
 /// Returns the calling thread's lane in its warp.
 int Lane();
 

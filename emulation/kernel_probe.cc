@@ -26,6 +26,25 @@ bool IsBarrierLeftOut(const char* file, int line) {
   return is_left_out;
 }
 
+std::set<KernelPath> KernelProbe::paths() const {
+  std::set<KernelPath> paths;
+  for (const auto& [kernel, accesses] : accesses_) {
+    for (int bit = 0; bit < 10; ++bit) {
+      if ((accesses >> bit & 1u) != 0) {
+        paths.insert({kernel, bit >= 5, size_t{1} << bit % 5});
+      }
+    }
+  }
+  return paths;
+}
+
+void BeginKernel(const void* code) {
+  if (current_probe == nullptr) return;
+  KernelProbe& probe = *current_probe;
+  probe.kernel_ = reinterpret_cast<uintptr_t>(code);
+  probe.accesses_of_kernel_ = &probe.accesses_[probe.kernel_];
+}
+
 void NoteKernel(const char* kernel) {
   if (current_probe == nullptr) return;
   KernelProbe& probe = *current_probe;

@@ -6,7 +6,9 @@
 /// Observes kernels, and injects one fault into them, for tests that must
 /// detect it.
 
+#include <bit>
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <set>
@@ -19,6 +21,16 @@ struct BarrierPlace {
   std::string file;
   int line = 0;
   friend auto operator<=>(const BarrierPlace&, const BarrierPlace&) = default;
+};
+
+/// What one compiled kernel accesses by instructions of one size: vectors,
+/// scalars, ends of rows.
+struct KernelPath {
+  /// The address of its code.
+  uintptr_t kernel = 0;
+  bool is_store = false;
+  size_t bytes = 0;
+  friend auto operator<=>(const KernelPath&, const KernelPath&) = default;
 };
 
 /// A fault to inject.
@@ -36,11 +48,14 @@ struct KernelFault {
     /// Makes load `number` return zeros. For the last one, that is like a bound
     /// that is too small by one.
     kNoLoad,
+    /// Flips a bit of all that `path` loads or stores.
+    kWrongBits,
   };
   Kind kind = Kind::kNone;
   BarrierPlace barrier = {};
   /// The index of a store or a load, counted since the probe exists.
   int64_t number = -1;
+  KernelPath path = {};
 };
 
 /// The last load and the last store of a kernel, counted as in KernelFault; -1
@@ -67,14 +82,20 @@ class KernelProbe {
   const std::map<std::string, LastAccesses>& kernels() const {
     return kernels_;
   }
+  /// Returns the paths that ran.
+  std::set<KernelPath> paths() const;
 
  private:
   friend bool IsBarrierLeftOut(const char* file, int line);
-  friend KernelFault::Kind FaultOfStore();
-  friend bool IsLoadLeftOut();
+  friend KernelFault::Kind FaultOfAccess(bool is_store, size_t bytes);
+  friend void BeginKernel(const void* code);
   friend void NoteKernel(const char* kernel);
 
   const KernelFault fault_;
+  uintptr_t kernel_ = 0;
+  // By the kernel's address: bit 5 * is_store + log2(bytes) of its accesses.
+  std::map<uintptr_t, uint32_t> accesses_;
+  uint32_t* accesses_of_kernel_ = &accesses_[0];
   std::set<BarrierPlace> barriers_;
   std::map<std::string, LastAccesses> kernels_;
   int64_t loads_ = 0;
@@ -88,22 +109,27 @@ extern thread_local constinit KernelProbe* current_probe;
 /// \name Queries of kernels
 /// @{
 bool IsBarrierLeftOut(const char* file, int line);
-/// Returns the fault of the current store.
-inline KernelFault::Kind FaultOfStore() {
-  if (current_probe == nullptr) return KernelFault::Kind::kNone;
-  const int64_t store = current_probe->stores_++;
-  const KernelFault& fault = current_probe->fault_;
-  const bool is_of_store = fault.kind == KernelFault::Kind::kNoStore ||
-                           fault.kind == KernelFault::Kind::kOneStoreMore;
-  return is_of_store && fault.number == store ? fault.kind
-                                              : KernelFault::Kind::kNone;
+/// Returns the fault of the current access.
+inline KernelFault::Kind FaultOfAccess(bool is_store, size_t bytes) {
+  using Kind = KernelFault::Kind;
+  if (current_probe == nullptr) return Kind::kNone;
+  KernelProbe& probe = *current_probe;
+  const KernelFault& fault = probe.fault_;
+  const int64_t number = is_store ? probe.stores_++ : probe.loads_++;
+  *probe.accesses_of_kernel_ |=
+      1u << (std::countr_zero(bytes) + (is_store ? 5 : 0));
+  if (fault.kind == Kind::kWrongBits) {
+    const KernelPath path = {probe.kernel_, is_store, bytes};
+    return path == fault.path ? fault.kind : Kind::kNone;
+  }
+  const bool is_of_store =
+      fault.kind == Kind::kNoStore || fault.kind == Kind::kOneStoreMore;
+  const bool is_of_access =
+      is_store ? is_of_store : fault.kind == Kind::kNoLoad;
+  return is_of_access && fault.number == number ? fault.kind : Kind::kNone;
 }
-inline bool IsLoadLeftOut() {
-  if (current_probe == nullptr) return false;
-  const int64_t load = current_probe->loads_++;
-  const KernelFault& fault = current_probe->fault_;
-  return fault.kind == KernelFault::Kind::kNoLoad && fault.number == load;
-}
+/// Records the start of a kernel.
+void BeginKernel(const void* code);
 /// Records the end of a kernel.
 void NoteKernel(const char* kernel);
 /// @}

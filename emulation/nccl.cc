@@ -45,9 +45,9 @@ Library& TheLibrary() {
 }
 
 bool TakesSeveralOnADevice(const Library& library) {
-  const char* const told = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
-  return library.version >= 23000 && told != nullptr &&
-         std::string(told) == "1";
+  const char* const enabled = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  return library.version >= 23000 && enabled != nullptr &&
+         std::string(enabled) == "1";
 }
 
 }  // namespace

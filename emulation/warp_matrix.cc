@@ -45,6 +45,7 @@ OfWarp& OwnWarp() {
 }
 
 void WaitForLanes(bool is_product, Place place) {
+  CheckConverged();
   const uint64_t products =
       WarpExchange(WarpOp::kBallot, kWholeWarp, is_product ? 1 : 0, 0, place);
   CH_CHECK_EQ(products, is_product ? kWholeWarp : 0u)

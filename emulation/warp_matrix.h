@@ -18,7 +18,8 @@
 /// | b[i] | 16 x 8 | 2t + 8 i, and the next | g |
 ///
 /// Undefined behaviour ends the program (grid.h): different instructions on the
-/// lanes of a warp, a missing lane, an unaligned row.
+/// lanes of a warp, a missing lane, an unaligned row, lanes that may have
+/// diverged (CheckConverged).
 
 #include <cstdint>
 

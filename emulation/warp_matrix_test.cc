@@ -131,5 +131,25 @@ TEST_F(WarpMatrixDeathTest, WhatADeviceLeavesUndefinedEndsTheProgram) {
                "kernel few.*thread \\(9, 0, 0\\) has ended");
 }
 
+// `.aligned` instructions require lanes that have not diverged, and wait for
+// nothing that other lanes have stored.
+TEST_F(WarpMatrixDeathTest, AnAccessOfMemoryMustBeFollowedByABarrier) {
+  const std::array<Row, 33> rows = Rows();
+  const auto load_after = [&](bool waits) {
+    RunGrid({"diverged", {}, {32}}, [&] {
+      emulation::LoadValue<uint16_t>(rows[threadIdx.x].numbers.data());
+      if (waits) __syncwarp();
+      uint32_t pairs[4];
+      LoadMatrices(pairs, &rows[threadIdx.x], false);
+      const uint32_t b[2] = {};
+      float c[4] = {};
+      MultiplyAdd(c, pairs, b, &Whole);
+    });
+  };
+  load_after(/*waits=*/true);
+  EXPECT_DEATH(load_after(/*waits=*/false),
+               "kernel diverged.*without a barrier of the warp");
+}
+
 }  // namespace
 }  // namespace crosshatch

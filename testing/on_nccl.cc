@@ -17,15 +17,19 @@ constexpr int64_t kLeastCollectiveBytes = 256;
 
 absl::Status RunByNccl(int ranks, absl::FunctionRef<absl::Status(World&)> body,
                        const JobOptions& options) {
-  // Ranks may share devices, which NCCL allows from 2.30 on.
-  setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", /*overwrite=*/1);
   return RunNccl(ranks, body,
                  {.nccl = {.least_collective_bytes = kLeastCollectiveBytes},
                   .job = options});
 }
 
-[[maybe_unused]] const bool registered =
-    RegisterRunner(TestEngine::kNccl, Device::Kind::kCuda, RunByNccl);
+[[maybe_unused]] const bool registered = [] {
+  // Ranks may share devices, which NCCL allows from 2.30 on. The CUDA runtime
+  // reads its variables in its first call.
+  setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", /*overwrite=*/1);
+  setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/1);
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/1);
+  return RegisterRunner(TestEngine::kNccl, Device::Kind::kCuda, RunByNccl);
+}();
 
 }  // namespace
 }  // namespace crosshatch

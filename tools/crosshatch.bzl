@@ -255,7 +255,7 @@ def ch_gpu_test(
       tags: of the test.
       deps: of the program, beside gtest, gmock and their main.
       copts: of the program.
-      size: of the test, whose time includes waiting for its turn.
+      size: of the test. Its time does not include the wait for GPUs.
       visibility: of the test and the program.
       **kwargs: of the program.
     """
@@ -280,13 +280,41 @@ def ch_gpu_test(
         visibility = visibility,
     )
 
+def ch_gpu_script_test(name, gpus, script, args = [], data = [], tags = [], size = "medium", visibility = None):
+    """A script that tests programs on GPUs that no other test has meanwhile.
+
+    Args:
+      name: of the test; left out as that of ch_gpu_test.
+      gpus: how many it needs: 1, 2, 4 or 8.
+      script: an executable file.
+      args: of the script.
+      data: what it needs.
+      tags: of the test.
+      size: of the test. Its time does not include the wait for GPUs.
+      visibility: of the test.
+    """
+    _run_on_gpus(
+        name = name,
+        size = size,
+        gpus = gpus,
+        arguments = ["$(rootpath {})".format(script)] + args,
+        data = [script] + data,
+        tags = tags,
+        visibility = visibility,
+    )
+
+# Bazel's default timeouts of tests.
+_SECONDS = {"small": 60, "medium": 300, "large": 900}
+
 def _run_on_gpus(name, size, gpus, arguments, data, tags, visibility):
     """A test that runs `arguments` on GPUs, and what says that it was left out."""
     sh_test(
         name = name,
         size = size,
+        # run_gpu_test ends it in time.
+        timeout = "eternal",
         srcs = ["//tools:run_gpu_test"],
-        args = [str(gpus)] + arguments,
+        args = [str(gpus), str(_SECONDS[size])] + arguments,
         data = data,
         exec_properties = {"gpus": str(gpus)},
         tags = tags + ["requires-gpu"],

@@ -36,10 +36,10 @@ class RunGpuTestTest(unittest.TestCase):
         self.addCleanup(scratch.cleanup)
         self.root = pathlib.Path(scratch.name)
 
-    def start(self, count, script, visible="0,1,2"):
+    def start(self, count, script, visible="0,1,2", seconds=60):
         return subprocess.Popen(
-            [sys.executable, "-c", _START, _PATH, str(self.root / "locks"), str(count), "sh", "-c",
-             script],
+            [sys.executable, "-c", _START, _PATH, str(self.root / "locks"), str(count),
+             str(seconds), "sh", "-c", script],
             env=dict(os.environ, CUDA_VISIBLE_DEVICES=visible, ROOT=str(self.root),
                      PYTHONDONTWRITEBYTECODE="1"),
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -112,10 +112,52 @@ class RunGpuTestTest(unittest.TestCase):
         after.communicate(timeout=60)
         self.assertEqual(after.returncode, 0)
 
-    def test_devices_are_those_that_are_visible_or_there(self):
-        for name in ("nvidia10", "nvidia2", "nvidiactl"):
-            (self.root / name).touch()
-        self.assertEqual(run_gpu_test.devices({}, str(self.root)), ["2", "10"])
+    def add_gpu(self, number, address=None, uuid=None):
+        (self.root / "dev").mkdir(exist_ok=True)
+        (self.root / "dev" / ("nvidia%s" % number)).touch()
+        if address is not None:
+            information = self.root / "proc/driver/nvidia/gpus" / address / "information"
+            information.parent.mkdir(parents=True)
+            information.write_text("Model: \t\t NVIDIA\nGPU UUID: \t %s\nDevice Minor: \t %d\n" %
+                                   (uuid, number))
+
+    def devices(self, visible=None):
+        environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+        return run_gpu_test.devices(environment, str(self.root))
+
+    def test_devices_are_named_by_ordinal_and_locked_by_number(self):
+        for number in (5, 10, "ctl"):
+            self.add_gpu(number)
+        self.assertEqual(self.devices(), {"0": "5", "1": "10"})
+        self.assertEqual(self.devices("1"), {"1": "10"})
+        # CUDA has no ordinal 5.
+        self.assertEqual(self.devices("1,5,0"), {"1": "10"})
+
+    def test_ordinals_are_in_the_order_of_addresses(self):
+        self.add_gpu(0, "0000:65:00.0", "GPU-a")
+        self.add_gpu(3, "0000:17:00.0", "GPU-b")
+        # A GPU of another container.
+        self.add_gpu(4, "0000:01:00.0", "GPU-c")
+        (self.root / "dev/nvidia4").unlink()
+        self.assertEqual(self.devices(), {"0": "3", "1": "0"})
+        self.assertEqual(self.devices("GPU-a,0"), {"GPU-a": "0", "0": "3"})
+        self.assertEqual(self.devices("GPU-a,1"), {})
+
+    def test_the_wait_for_a_gpu_is_not_the_programs_time(self):
+        first = self.start(3, "touch $ROOT/first; while [ ! -e $ROOT/end ]; do sleep 0.01; done")
+        self.wait_for("first")
+        waits = self.start(1, "true", seconds=1)
+        time.sleep(1.5)
+        (self.root / "end").touch()
+        for process in (first, waits):
+            output = process.communicate(timeout=60)[0]
+            self.assertEqual(process.returncode, 0, output)
+
+    def test_a_program_that_does_not_end_is_killed(self):
+        output, = self.start(1, "exec sleep 60", seconds=1).communicate(timeout=30)[:1]
+        self.assertIn("sh has not ended after 1 seconds on its GPUs", output)
+        after = self.start(3, "true")
+        self.assertEqual(after.communicate(timeout=60)[0], "")
 
     def test_a_list_of_devices_is_read_as_cuda_reads_it(self):
         for visible, expected in (
@@ -134,7 +176,7 @@ class RunGpuTestTest(unittest.TestCase):
             ("0,-1,0", ["0"]),
         ):
             with self.subTest(visible):
-                self.assertEqual(run_gpu_test.devices({"CUDA_VISIBLE_DEVICES": visible}), expected)
+                self.assertEqual(list(self.devices(visible)), expected)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "crosshatch/base/process.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/nccl/nccl_comm.h"
@@ -38,13 +40,24 @@ std::string PlaceOf(int device) {
   return absl::StrCat("GPU ", bus, " of host ", ThisMachine());
 }
 
+/// The environment in which NCCL supports several ranks on a device. Otherwise
+/// a kernel that is loaded at its first launch waits for the device, where
+/// another rank waits for that kernel, and streams share the device's queues.
+constexpr std::pair<const char*, const char*> kForSeveral[] = {
+    {"NCCL_MULTI_RANK_GPU_ENABLE", "1"},
+    {"CUDA_MODULE_LOADING", "EAGER"},
+    {"CUDA_DEVICE_MAX_CONNECTIONS", "32"}};
+
 /// Returns whether NCCL supports several ranks on a device, and is set to do
 /// so.
 bool TakesSeveralOnADevice() {
   int version = 0;
   if (ncclGetVersion(&version) != ncclSuccess || version < 23000) return false;
-  const char* const told = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
-  return told != nullptr && std::string(told) == "1";
+  return std::all_of(
+      std::begin(kForSeveral), std::end(kForSeveral), [](const auto& variable) {
+        const char* const value = std::getenv(variable.first);
+        return value != nullptr && std::string(value) == variable.second;
+      });
 }
 
 /// Checks that each rank has its own device, because NCCL would only report an
@@ -68,7 +81,9 @@ absl::Status CheckPlaces(const GroupKey& key,
         ", and NCCL has one rank on a GPU: start a process for each, and say "
         "which is whose by LOCAL_RANK or CUDA_VISIBLE_DEVICES; rank threads of "
         "one process share GPUs, and so do processes with NCCL 2.30 or later "
-        "and NCCL_MULTI_RANK_GPU_ENABLE=1 in all of them"));
+        "and ",
+        absl::StrJoin(kForSeveral, ", ", absl::PairFormatter("=")),
+        " in all of them"));
   }
   return absl::OkStatus();
 }

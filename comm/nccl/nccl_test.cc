@@ -11,6 +11,7 @@
 #include <cstring>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "crosshatch/base/process.h"
@@ -468,7 +469,16 @@ TEST(NcclEngineTest, RanksShareADeviceWhereNcclLetsThem) {
   emulation::SetNcclVersion(23004);
   EXPECT_EQ(RunNccl(4, ReduceAndWait, {.devices = 1}).code(),
             absl::StatusCode::kInvalidArgument);
-  ASSERT_EQ(setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", /*replace=*/1), 0);
+  constexpr std::pair<const char*, const char*> kVariables[] = {
+      {"NCCL_MULTI_RANK_GPU_ENABLE", "1"},
+      {"CUDA_MODULE_LOADING", "EAGER"},
+      {"CUDA_DEVICE_MAX_CONNECTIONS", "32"}};
+  for (const auto& [name, value] : kVariables) {
+    const absl::Status status = RunNccl(4, ReduceAndWait, {.devices = 1});
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr(std::string(name) + "=" + value));
+    ASSERT_EQ(setenv(name, value, /*replace=*/1), 0);
+  }
   for (const bool deterministic : {true, false}) {
     const absl::Status status = RunNccl(
         4, ReduceAndWait,
@@ -479,7 +489,7 @@ TEST(NcclEngineTest, RanksShareADeviceWhereNcclLetsThem) {
   emulation::SetNcclVersion(22809);
   EXPECT_EQ(RunNccl(4, ReduceAndWait, {.devices = 1}).code(),
             absl::StatusCode::kInvalidArgument);
-  ASSERT_EQ(unsetenv("NCCL_MULTI_RANK_GPU_ENABLE"), 0);
+  for (const auto& [name, value] : kVariables) ASSERT_EQ(unsetenv(name), 0);
 }
 
 // The sum exceeds 16 bits before it is scaled.
@@ -505,6 +515,45 @@ TEST(NcclEngineTest, ScalesSumsThatTheDTypeDoesNotHold) {
                 return context.Synchronize();
               },
               {.nccl = kCollectives});
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+// NCCL's own collectives do not scale.
+TEST(NcclEngineTest, ScalesWhatNcclSums) {
+  constexpr int kMembers = 4;
+  const absl::Status status = RunNccl(
+      kMembers,
+      [](World& world) -> absl::Status {
+        CH_ASSIGN_OR_RETURN(auto all,
+                            world.Group("all", world.AllRanks(), "comm"));
+        RankContext& context = world.context();
+        Stream& stream = context.SideStream("comm");
+        const Tensor summands = Full({kMembers * 3}, 1 + world.rank());
+        const Tensor shard = Zeros({3});
+        stream.Wait(context.compute_stream().Record());
+        const auto at = [](const Tensor& x, int64_t begin, int64_t count) {
+          return SegmentList{{.data = static_cast<float*>(x.raw_data()) + begin,
+                              .run_elems = count}};
+        };
+        Collective scatter{.kind = CollectiveKind::kReduceScatter,
+                           .scale = 0.25,
+                           .label = "scatter"};
+        for (int r = 0; r < kMembers; ++r) {
+          scatter.send.push_back(at(summands, 3 * r, 3));
+        }
+        scatter.recv = {at(shard, 0, 3)};
+        CH_RETURN_IF_ERROR(all->Issue(scatter, stream));
+        Collective sum{
+            .kind = CollectiveKind::kAllReduce, .scale = 0.5, .label = "sum"};
+        sum.send = sum.recv = {at(summands, 0, kMembers * 3)};
+        CH_RETURN_IF_ERROR(all->Issue(sum, stream));
+        context.compute_stream().Wait(stream.Record());
+        EXPECT_EQ(shard.ToVector<float>(), std::vector<float>(3, 2.5f));
+        EXPECT_EQ(summands.ToVector<float>(),
+                  std::vector<float>(kMembers * 3, 5));
+        return context.Synchronize();
+      },
+      {.nccl = kCollectives});
   EXPECT_TRUE(status.ok()) << status;
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <new>
 #include <numeric>
 #include <string_view>
@@ -23,6 +24,17 @@ const Device& TheDevice() {
   CH_CHECK(device_under_test != nullptr)
       << "the binary links no device to test the kernels of";
   return *device_under_test;
+}
+
+// Returns `bytes` with the elements of `operand`.
+Bytes WithElementsOf(const Operand& operand, Bytes bytes) {
+  const auto size = static_cast<size_t>(SizeOf(operand.dtype()));
+  for (int64_t offset :
+       reference::Offsets(operand.shape(), operand.in().strides)) {
+    const size_t at = static_cast<size_t>(offset) * size;
+    std::memcpy(bytes.data() + at, operand.bytes().data() + at, size);
+  }
+  return bytes;
 }
 
 }  // namespace
@@ -65,6 +77,12 @@ Operand::Operand(DType dtype, std::vector<int64_t> sizes, LayoutKind layout)
     strides_[d] = broadcast ? 0 : stride;
     if (!broadcast) stride *= sizes_[d];
     if (layout == LayoutKind::kPadded) stride += 5;
+    if (is_inner && layout == LayoutKind::kAlignedRows) {
+      stride = (stride + 8 + 15) / 16 * 16;
+    }
+    if (is_inner && layout == LayoutKind::kUnalignedRows) {
+      stride = (stride + 4) | 1;
+    }
     is_inner = false;
   }
   bytes_.assign(static_cast<size_t>((stride + 8) * SizeOf(dtype)),
@@ -108,9 +126,10 @@ KernelOutput Operand::out() {
 
 Reals Operand::Read() const { return reference::ReadAll(shape(), in()); }
 
-Reals Operand::ReadRow(int64_t row, int64_t cols) const {
-  const int64_t start = row * stride(0) * SizeOf(dtype_);
-  return reference::ReadAll({1, {cols}}, {bytes_.data() + start, dtype_, {1}});
+Reals Operand::ReadRow(int64_t row) const {
+  const int64_t start = row * strides_[0] * SizeOf(dtype_);
+  return reference::ReadAll({1, {sizes_.back()}},
+                            {bytes_.data() + start, dtype_, {1}});
 }
 
 int64_t Operand::numel() const {
@@ -144,7 +163,12 @@ void RunAllWays(const std::vector<Operand*>& outputs,
   for (const Operand* output : outputs) initial.push_back(output->bytes());
   Run(kernel);
   std::vector<Bytes> first;
-  for (const Operand* output : outputs) first.push_back(output->bytes());
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    first.push_back(outputs[i]->bytes());
+    const Bytes expected = WithElementsOf(*outputs[i], initial[i]);
+    EXPECT_TRUE(expected == first[i])
+        << what << ": output " << i << " was written outside of its elements";
+  }
   for (int way = 1; way < TheDevice().ways(); ++way) {
     for (size_t i = 0; i < outputs.size(); ++i) {
       outputs[i]->set_bytes(initial[i]);
@@ -219,6 +243,11 @@ Real Gamma(DType dtype, int64_t n) {
   const Real nu =
       static_cast<Real>(n) * reference::UnitRoundoff(ComputeDType(dtype));
   return nu / (1 - nu);
+}
+
+Real SmallestNormal(DType dtype) {
+  return dtype == DType::kFloat64 ? Real{std::numeric_limits<double>::min()}
+                                  : Real{std::numeric_limits<float>::min()};
 }
 
 Workspace::Workspace(int64_t bytes)

@@ -45,7 +45,28 @@ enum class LayoutKind {
   kPadded,          ///< The inner dim has stride 3, outer ones have gaps.
   kBroadcastInner,  ///< Inputs only: stride 0.
   kBroadcastOuter,  ///< Inputs only: all strides but the inner one 0.
+  /// The inner dim has stride 1. Rows are padded to a multiple of 16 elements,
+  /// at least 8 of padding: each begins at a vector, and may end within one.
+  kAlignedRows,
+  /// The inner dim has stride 1 and rows an odd one: most begin at no vector.
+  kUnalignedRows,
 };
+
+/// Rows that together take each path of kernels that process vectors of up to
+/// 16 elements: whole vectors, ends of rows, more columns than a block keeps.
+struct RowsCase {
+  int64_t cols;
+  LayoutKind layout;
+};
+inline constexpr RowsCase kRowsCases[] = {
+    {8, LayoutKind::kContiguous},     {8, LayoutKind::kAlignedRows},
+    {61, LayoutKind::kAlignedRows},   {64, LayoutKind::kContiguous},
+    {64, LayoutKind::kUnalignedRows}, {4096, LayoutKind::kContiguous},
+    {4096, LayoutKind::kAlignedRows}, {8200, LayoutKind::kContiguous},
+    {8203, LayoutKind::kAlignedRows}, {8203, LayoutKind::kUnalignedRows},
+};
+inline constexpr DType kSixteenBitDTypes[] = {DType::kBFloat16,
+                                              DType::kFloat16};
 
 /// Allocates memory that the device under test and the test itself can access
 /// (Device::Allocate).
@@ -81,8 +102,6 @@ class Operand {
   KernelOutput out();
   KernelShape shape() const;
   Reals Read() const;
-  /// Returns the first `cols` elements of row `row` of a matrix.
-  Reals ReadRow(int64_t row, int64_t cols) const;
 
   void* data() { return bytes_.data(); }
   const void* data() const { return bytes_.data(); }
@@ -90,6 +109,8 @@ class Operand {
   const std::vector<int64_t>& sizes() const { return sizes_; }
   int64_t stride(int d) const { return strides_[static_cast<size_t>(d)]; }
   int64_t numel() const;
+  /// Returns row `row` of a matrix.
+  Reals ReadRow(int64_t row) const;
   const Bytes& bytes() const { return bytes_; }
   void set_bytes(const Bytes& bytes) { bytes_ = bytes; }
 
@@ -167,7 +188,8 @@ void RunKernel(Kernel<Args> kernel, const std::type_identity_t<Args>& args) {
 }
 
 /// Runs `kernel` in all ways of the device, from the same initial outputs, and
-/// expects the same bits each time.
+/// expects the same bits each time. Bytes between and after the elements of an
+/// output must stay unchanged.
 void RunAllWays(const std::vector<Operand*>& outputs,
                 absl::FunctionRef<void(KernelContext&)> kernel,
                 const std::string& what);
@@ -191,6 +213,10 @@ void ExpectWithin(const Reals& actual, const Reals& expected,
 Real Gamma(DType dtype, int64_t n);
 /// The dtype that elements of `dtype` are computed in.
 DType ComputeDType(DType dtype);
+
+/// Returns the smallest normal number of `dtype`'s compute type. Kernels may
+/// flush exponentials below it to 0.
+Real SmallestNormal(DType dtype);
 
 /// Returns whether AllOrFew returns `few`.
 bool AreCasesFew();

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "crosshatch/emulation/cuda_runtime.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -93,6 +94,45 @@ TEST(CudaStreamTest, PointsWithNothingBetweenThemAreOne) {
   EXPECT_EQ(stream->Record().state(), first.state());
   stream->LaunchHost([](KernelContext&) {});
   EXPECT_NE(stream->Record().state(), first.state());
+}
+
+TEST(CudaStreamTest, APointAfterAWaitIsAnother) {
+  const auto waiting = StreamOf("waiting");
+  const auto other = StreamOf("other");
+  waiting->Launch([](KernelContext&) {});
+  const Event before = waiting->Record();
+  std::atomic<bool> open = false;
+  other->LaunchHost([&](KernelContext&) {
+    while (!open) std::this_thread::yield();
+  });
+  waiting->Wait(other->Record());
+  const Event after = waiting->Record();
+  EXPECT_FALSE(after.state()->reached());
+  open = true;
+  after.state()->Block();
+  EXPECT_TRUE(before.state()->reached());
+}
+
+// A host function would never run.
+TEST(CudaStreamDeathTest, AnErrorOfTheDeviceEndsAWaitForAnEvent) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto wait_after_failure = [](bool blocks) {
+    const auto stream = StreamOf("compute");
+    std::atomic<bool> open = false;
+    stream->LaunchHost([&](KernelContext&) {
+      while (!open) std::this_thread::yield();
+    });
+    stream->LaunchHost([](KernelContext&) {});
+    const Event event = stream->Record();
+    emulation::FailDevices();
+    open = true;
+    if (blocks) event.state()->Block();
+    while (!event.state()->reached()) std::this_thread::yield();
+  };
+  EXPECT_DEATH(wait_after_failure(false),
+               "cudaEventQuery: cudaErrorLaunchFailure");
+  EXPECT_DEATH(wait_after_failure(true),
+               "cudaEventSynchronize: cudaErrorLaunchFailure");
 }
 
 TEST(CudaStreamTest, AnEventOutlivesItsStream) {

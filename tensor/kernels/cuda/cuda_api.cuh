@@ -79,9 +79,13 @@ void LaunchKernel(const char* name, void (*kernel)(Params...),
   const dim3 block = {static_cast<unsigned>(geometry.threads),
                       static_cast<unsigned>(geometry.threads_y), 1};
 #if defined(CROSSHATCH_CUDA_EMULATION)
-  CheckCuda(emulation::LaunchKernel({name, grid, block}, StreamOf(context),
-                                    [=] { kernel(args...); }),
-            name);
+  CheckCuda(
+      emulation::LaunchKernel({.kernel = name,
+                               .grid = grid,
+                               .block = block,
+                               .code = reinterpret_cast<const void*>(kernel)},
+                              StreamOf(context), [=] { kernel(args...); }),
+      name);
 #else
   void* pointers[] = {static_cast<void*>(&args)...};
   CheckCuda(cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, block,

@@ -13,12 +13,13 @@
 
 namespace crosshatch::internal {
 
-/// Bytes of CudaGemmArgs::workspace.
+/// Bytes of workspace with which the library has its fastest algorithms.
 extern const int64_t kCudaGemmWorkspaceBytes;
 
 /// Computes the plan of PlanGemm. The library chooses an algorithm once for
 /// each plan and device.
-void CudaGemm(const CudaGemmArgs& args, KernelContext& context);
+/// \returns whether the library has an algorithm; otherwise does nothing.
+bool CudaGemm(const CudaGemmArgs& args, KernelContext& context);
 
 /// Returns the number of such choices in this process.
 int64_t CudaGemmChoices();

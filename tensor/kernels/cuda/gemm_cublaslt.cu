@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 
 #include "crosshatch/base/check.h"
 #include "crosshatch/tensor/kernels/cuda/choice_cache.h"
@@ -115,7 +116,8 @@ struct Library {
   Library() { Check(cublasLtCreate(&handle), "cublasLtCreate"); }
 
   cublasLtHandle_t handle = nullptr;
-  ChoiceCache<GemmPlan, cublasLtMatmulAlgo_t> algorithms{kMostAlgorithms};
+  ChoiceCache<GemmPlan, std::optional<cublasLtMatmulAlgo_t>> algorithms{
+      kMostAlgorithms};
 };
 
 Library& LibraryOfCurrentDevice() {
@@ -129,8 +131,10 @@ Library& LibraryOfCurrentDevice() {
 
 std::atomic<int64_t> choices = 0;
 
-cublasLtMatmulAlgo_t Choose(cublasLtHandle_t handle, const GemmPlan& plan,
-                            const Product& product) {
+/// Returns nothing if the library has no algorithm.
+std::optional<cublasLtMatmulAlgo_t> Choose(cublasLtHandle_t handle,
+                                           const GemmPlan& plan,
+                                           const Product& product) {
   choices.fetch_add(1, std::memory_order_relaxed);
   cublasLtMatmulPreference_t preference = nullptr;
   Check(cublasLtMatmulPreferenceCreate(&preference),
@@ -142,7 +146,7 @@ cublasLtMatmulAlgo_t Choose(cublasLtHandle_t handle, const GemmPlan& plan,
           "cublasLtMatmulPreferenceSetAttribute");
   };
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-      static_cast<uint64_t>(kCudaGemmWorkspaceBytes));
+      static_cast<uint64_t>(plan.workspace_bytes));
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, plan.left.alignment);
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, plan.right.alignment);
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, plan.out.alignment);
@@ -160,11 +164,9 @@ cublasLtMatmulAlgo_t Choose(cublasLtHandle_t handle, const GemmPlan& plan,
       handle, product.product, product.left.layout, product.right.layout,
       product.out.layout, product.out.layout, preference, 1, &result, &found);
   cublasLtMatmulPreferenceDestroy(preference);
-  CH_CHECK(status == CUBLAS_STATUS_SUCCESS && found == 1)
-      << "cuBLASLt has no product of " << Name(plan.left.dtype) << " to "
-      << Name(plan.out.dtype) << " (" << plan.out.rows << ", " << plan.out.cols
-      << "), by columns" << (plan.bias_alignment == 0 ? "" : ", with a bias")
-      << ": " << cublasLtGetStatusName(status);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return std::nullopt;
+  Check(status, "cublasLtMatmulAlgoGetHeuristic");
+  if (found == 0) return std::nullopt;
   return result.algo;
 }
 
@@ -174,15 +176,16 @@ const int64_t kCudaGemmWorkspaceBytes = int64_t{8} << 20;
 
 int64_t CudaGemmChoices() { return choices; }
 
-void CudaGemm(const CudaGemmArgs& args, KernelContext& context) {
+bool CudaGemm(const CudaGemmArgs& args, KernelContext& context) {
   Library& library = LibraryOfCurrentDevice();
   const GemmPlan plan = PlanGemm(args);
   Product product(plan);
   if (args.bias != nullptr) {
     product.Set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias);
   }
-  const cublasLtMatmulAlgo_t algorithm = library.algorithms.Get(
+  const std::optional<cublasLtMatmulAlgo_t> algorithm = library.algorithms.Get(
       plan, [&] { return Choose(library.handle, plan, product); });
+  if (!algorithm.has_value()) return false;
   const bool is_double = plan.compute == GemmCompute::kFloat64;
   const float factors[] = {static_cast<float>(args.alpha),
                            static_cast<float>(args.beta)};
@@ -193,10 +196,11 @@ void CudaGemm(const CudaGemmArgs& args, KernelContext& context) {
   Check(cublasLtMatmul(library.handle, product.product, alpha, args.b.data,
                        product.left.layout, args.a.data, product.right.layout,
                        beta, args.out.data, product.out.layout, args.out.data,
-                       product.out.layout, &algorithm, args.workspace,
-                       static_cast<size_t>(kCudaGemmWorkspaceBytes),
+                       product.out.layout, &*algorithm, args.workspace,
+                       static_cast<size_t>(args.workspace_bytes),
                        StreamOf(context)),
         "cublasLtMatmul");
+  return true;
 }
 
 }  // namespace crosshatch::internal

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <atomic>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -7,6 +8,7 @@
 #include "crosshatch/tensor/kernels/cuda/choice_cache.h"
 #include "crosshatch/tensor/kernels/cuda/element.cuh"
 #include "crosshatch/tensor/kernels/cuda/gemm.h"
+#include "crosshatch/tensor/kernels/cuda/gemm_emulated.h"
 
 namespace crosshatch::internal {
 namespace {
@@ -92,14 +94,22 @@ ChoiceCache<GemmPlan, NoAlgorithm>& Algorithms() {
   return *algorithms;
 }
 
+std::atomic<bool (*)(const GemmPlan&)> lacks_algorithm = nullptr;
+
 }  // namespace
 
-const int64_t kCudaGemmWorkspaceBytes = 0;
+const int64_t kCudaGemmWorkspaceBytes = int64_t{32} << 10;
+
+void SetPlansWithoutAlgorithm(bool (*lacks)(const GemmPlan&)) {
+  lacks_algorithm = lacks;
+}
 
 int64_t CudaGemmChoices() { return Algorithms().made(); }
 
-void CudaGemm(const CudaGemmArgs& args, KernelContext& context) {
+bool CudaGemm(const CudaGemmArgs& args, KernelContext& context) {
   const GemmPlan plan = PlanGemm(args);
+  const auto lacks = lacks_algorithm.load();
+  if (lacks != nullptr && lacks(plan)) return false;
   Algorithms().Get(plan, [] { return NoAlgorithm(); });
   const LaunchGeometry geometry = {.blocks = plan.batch, .threads = 1};
   if (plan.compute == GemmCompute::kFloat64) {
@@ -107,6 +117,7 @@ void CudaGemm(const CudaGemmArgs& args, KernelContext& context) {
   } else {
     LaunchKernel("gemm", &Product<float>, geometry, context, plan, args);
   }
+  return true;
 }
 
 }  // namespace crosshatch::internal

@@ -42,6 +42,7 @@ GemmPlan PlanGemm(const CudaGemmArgs& args) {
       .transpose_left = args.b.transposed,
       .transpose_right = args.a.transposed,
       .bias_alignment = args.bias == nullptr ? 0 : AlignmentOf(args.bias),
+      .workspace_bytes = args.workspace_bytes,
   };
   if (is_double) {
     plan.compute = GemmCompute::kFloat64;

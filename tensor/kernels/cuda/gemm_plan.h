@@ -43,8 +43,8 @@ struct CudaGemmArgs {
   const void* bias = nullptr;
   /// For f32: a and b may be rounded to TF32, which has 10 bits of mantissa.
   bool tf32 = false;
-  /// kCudaGemmWorkspaceBytes bytes.
   void* workspace = nullptr;
+  int64_t workspace_bytes = 0;
 };
 
 /// The type of products and sums.
@@ -77,6 +77,7 @@ struct GemmPlan {
   /// The alignment of the bias' address, as for a matrix; 0: no bias.
   uint32_t bias_alignment = 0;
   GemmCompute compute = GemmCompute::kFloat32;
+  int64_t workspace_bytes = 0;
 
   friend auto operator<=>(const GemmPlan&, const GemmPlan&) = default;
 };

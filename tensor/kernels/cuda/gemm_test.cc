@@ -7,12 +7,15 @@
 #include "crosshatch/tensor/kernels/cuda/gemm.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "crosshatch/emulation/cuda_runtime.h"
 #include "crosshatch/tensor/kernels/cuda/cuda_context.h"
+#include "crosshatch/tensor/kernels/cuda/gemm_emulated.h"
 #include "crosshatch/tensor/kernels/kernel_testutil.h"
 #include "crosshatch/tensor/kernels/reference/reference.h"
 #include "gtest/gtest.h"
@@ -97,6 +100,78 @@ TEST(CudaGemmTest, TheLibraryAddsTheBias) {
   EXPECT_EQ(transposed.Run(), 1);
   transposed.args.bias = transposed.bias.data();
   EXPECT_GT(transposed.Run(), 1);
+}
+
+// Makes the library lack algorithms for the scope.
+class WithoutAlgorithms {
+ public:
+  explicit WithoutAlgorithms(bool (*lacks)(const GemmPlan&)) {
+    SetPlansWithoutAlgorithm(lacks);
+  }
+  ~WithoutAlgorithms() { SetPlansWithoutAlgorithm(nullptr); }
+};
+
+void ExpectRight(Product& product, const std::string& what) {
+  const reference::Sums expected = reference::MatMul(product.args);
+  product.Run();
+  Reals bounds = expected.magnitudes;
+  for (Real& bound : bounds) {
+    // An intermediate result is rounded to the dtype before a bias is added.
+    bound *= kernel_test::Gamma(product.args.dtype, product.args.k + 4) +
+             (product.args.bias == nullptr
+                  ? 0
+                  : reference::UnitRoundoff(product.args.out_dtype));
+  }
+  kernel_test::ExpectWithin(product.out.Read(), expected.values, bounds,
+                            product.args.out_dtype, what);
+}
+
+TEST(CudaGemmTest, WithoutAnAlgorithmForABiasItIsAddedAfterwards) {
+  const WithoutAlgorithms no_bias(
+      [](const GemmPlan& plan) { return plan.bias_alignment != 0; });
+  for (DType dtype : {kFloat32, kBFloat16, kFloat16}) {
+    Product product(6, 5, 7, dtype, dtype);
+    product.args.bias = product.bias.data();
+    EXPECT_EQ(product.Run(), 2) << Name(dtype);
+    ExpectRight(product, Name(dtype));
+  }
+}
+
+TEST(CudaGemmTest, WithoutAnAlgorithmTilesOfAlignedCopiesAreMultiplied) {
+  const WithoutAlgorithms only_even([](const GemmPlan& plan) {
+    return plan.bias_alignment != 0 || plan.batch != 1 ||
+           plan.left.leading % 16 != 0 || plan.right.leading % 16 != 0 ||
+           plan.left.alignment < 16 || plan.workspace_bytes != 0;
+  });
+  for (DType dtype : kernel_test::kFloatDTypes) {
+    for (const auto& [m, n, k] : {std::array<int64_t, 3>{1, 1, 1},
+                                  {6, 5, 7},
+                                  {70, 33, 37},
+                                  {3, 90, 50}}) {
+      for (double beta : {0.0, 1.0, 0.5}) {
+        Product product(m, n, k, dtype, dtype);
+        product.args.alpha = 1.5;
+        product.args.beta = beta;
+        if (dtype != kFloat64) product.args.bias = product.bias.data();
+        ExpectRight(product, Name(dtype));
+      }
+    }
+  }
+  // A batch, of which the library would compute all matrices in one call.
+  Product batch(12, 5, 7, kBFloat16, kFloat32);
+  batch.args.m = 4;
+  batch.args.batch = {1, {3}};
+  batch.args.a.batch_strides[0] = 4 * 7;
+  batch.args.out.batch_strides[0] = 4 * 5;
+  ExpectRight(batch, "batch");
+}
+
+TEST(CudaGemmDeathTest, NamesAProductThatTheLibraryDoesNotHave) {
+  const WithoutAlgorithms none([](const GemmPlan&) { return true; });
+  Product product(6, 5, 7, kBFloat16, kFloat32);
+  EXPECT_DEATH(product.Run(),
+               "cuBLASLt has no algorithm for a product of bf16 to f32 "
+               ".m, n, k. = .6, 5, 7., nor for tiles of");
 }
 
 TEST(CudaGemmTest, TheLibraryAddsToTheDestinationOfAGradient) {

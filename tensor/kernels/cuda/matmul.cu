@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "crosshatch/base/check.h"
 #include "crosshatch/tensor/kernels/cpu/strided_loop.h"
@@ -85,6 +86,115 @@ CudaMatrix Staged(const MatMulInput& matrix, DType dtype, int64_t offset,
   return {to, std::max<int64_t>(transposed ? rows : cols, 1), transposed};
 }
 
+KernelInput AsInput(const CudaMatrix& matrix, DType dtype, int64_t row,
+                    int64_t col) {
+  const int64_t row_stride = matrix.transposed ? 1 : matrix.leading;
+  const int64_t col_stride = matrix.transposed ? matrix.leading : 1;
+  return {At(matrix.data, dtype, row * row_stride + col * col_stride),
+          dtype,
+          {row_stride, col_stride}};
+}
+
+/// Computes a product of one matrix without a bias, for which the library has
+/// no algorithm, tile by tile of out: from aligned copies of its rows and
+/// columns, padded with zeros. The copies are in the workspace.
+void MultiplyByTiles(const CudaGemmArgs& gemm, KernelContext& context) {
+  const DType sum_dtype = StatisticsDType(gemm.dtype);
+  const int64_t depth = (gemm.k + 15) / 16 * 16;
+  int64_t side = 1024;
+  const auto panel_bytes = [&] { return side * depth * SizeOf(gemm.dtype); };
+  const auto bytes = [&] {
+    return 2 * panel_bytes() + side * side * SizeOf(sum_dtype);
+  };
+  while (side > 16 && bytes() > gemm.workspace_bytes) side /= 2;
+  std::byte* const memory = static_cast<std::byte*>(gemm.workspace);
+  CudaGemmArgs tile = {.m = side,
+                       .n = side,
+                       .k = depth,
+                       .a = {memory, depth},
+                       .b = {memory + panel_bytes(), side},
+                       .out = {memory + 2 * panel_bytes(), side},
+                       .dtype = gemm.dtype,
+                       .out_dtype = sum_dtype,
+                       .alpha = gemm.alpha,
+                       .tf32 = gemm.tf32};
+  const auto stage = [&](const CudaMatrix& to, const KernelInput& from,
+                         int64_t rows, int64_t cols) {
+    const KernelOutput out = {to.data, gemm.dtype, {to.leading, 1}};
+    CudaFill({{1, {panel_bytes() / SizeOf(gemm.dtype)}},
+              {to.data, gemm.dtype, {1}},
+              0},
+             context);
+    CudaCopy({{2, {rows, cols}}, from, out}, context);
+  };
+  for (int64_t row = 0; row < gemm.m; row += side) {
+    const int64_t rows = std::min(side, gemm.m - row);
+    for (int64_t col = 0; col < gemm.n; col += side) {
+      const int64_t cols = std::min(side, gemm.n - col);
+      if (bytes() <= gemm.workspace_bytes) {
+        stage(tile.a, AsInput(gemm.a, gemm.dtype, row, 0), rows, gemm.k);
+        stage(tile.b, AsInput(gemm.b, gemm.dtype, 0, col), gemm.k, cols);
+      }
+      CH_CHECK(bytes() <= gemm.workspace_bytes && CudaGemm(tile, context))
+          << "cuBLASLt has no algorithm for a product of " << Name(gemm.dtype)
+          << " to " << Name(gemm.out_dtype) << " (m, n, k) = (" << gemm.m
+          << ", " << gemm.n << ", " << gemm.k << "), nor for tiles of (" << side
+          << ", " << side << ", " << depth << ") in a workspace of "
+          << gemm.workspace_bytes << " bytes";
+      const KernelInput old = AsInput(gemm.out, gemm.out_dtype, row, col);
+      const KernelInput sums = AsInput(tile.out, sum_dtype, 0, 0);
+      BinaryArgs add;
+      add.op = BinaryOp::kAdd;
+      add.shape = {2, {rows, cols}};
+      add.a = sums;
+      add.b = old;
+      add.alpha = gemm.beta;
+      add.out = {const_cast<void*>(old.data),
+                 old.dtype,
+                 {old.strides[0], old.strides[1]}};
+      if (gemm.beta == 0) {
+        CudaCopy({add.shape, sums, add.out}, context);
+      } else {
+        CudaBinary(add, context);
+      }
+    }
+  }
+}
+
+/// Computes a product in one call of the library or, if it has no algorithm,
+/// without the bias, or by tiles.
+void Multiply(CudaGemmArgs gemm, KernelContext& context) {
+  if (CudaGemm(gemm, context)) return;
+  const void* const bias = std::exchange(gemm.bias, nullptr);
+  if (bias == nullptr || !CudaGemm(gemm, context)) {
+    CudaGemmArgs one = gemm;
+    one.batch = 1;
+    for (int64_t i = 0; i < gemm.batch; ++i) {
+      const auto advance = [i](const CudaMatrix& matrix, DType dtype) {
+        CudaMatrix at = matrix;
+        at.data = At(matrix.data, dtype, i * matrix.batch_stride);
+        return at;
+      };
+      one.a = advance(gemm.a, gemm.dtype);
+      one.b = advance(gemm.b, gemm.dtype);
+      one.out = advance(gemm.out, gemm.out_dtype);
+      MultiplyByTiles(one, context);
+    }
+  }
+  if (bias == nullptr) return;
+  BinaryArgs add;
+  add.op = BinaryOp::kAdd;
+  add.shape = {3, {gemm.batch, gemm.m, gemm.n}};
+  add.out = {gemm.out.data,
+             gemm.out_dtype,
+             {gemm.out.batch_stride, gemm.out.leading, 1}};
+  add.a = {gemm.out.data,
+           gemm.out_dtype,
+           {gemm.out.batch_stride, gemm.out.leading, 1}};
+  add.b = {bias, gemm.out_dtype, {0, 0, 1}};
+  CudaBinary(add, context);
+}
+
 }  // namespace
 
 int64_t CudaMatMulWorkspaceBytes(const MatMulArgs& args) {
@@ -122,6 +232,7 @@ void CudaMatMul(const MatMulArgs& original, KernelContext& context) {
   gemm.alpha = args.alpha;
   gemm.tf32 = CudaContextOf(context).tf32;
   gemm.workspace = workspace;
+  gemm.workspace_bytes = kCudaGemmWorkspaceBytes;
   // The library adds the bias in registers.
   const bool adds_bias = args.dtype != DType::kFloat64 && !problem.stage_out;
   if (adds_bias) gemm.bias = args.bias;
@@ -159,7 +270,7 @@ void CudaMatMul(const MatMulArgs& original, KernelContext& context) {
     gemm.a.batch_stride = inner_strides[0];
     gemm.b.batch_stride = inner_strides[1];
     gemm.out.batch_stride = inner_strides[2];
-    CudaGemm(gemm, context);
+    Multiply(gemm, context);
     if (problem.stage_out) {
       AddPanel(args, gemm.out.data, cursor.offset(2), args.m, args.n, kHelpers,
                context);

@@ -48,6 +48,7 @@ __global__ void MultiplyKernel(const uint32_t* left, const uint32_t* right,
   for (int i = 0; i < 2; ++i) {
     of_right[i] = LoadGlobal<uint32_t>(right + 2 * lane + i);
   }
+  __syncwarp();
   MultiplyAdd<D>(of_sums, of_left, of_right);
   for (int i = 0; i < 4; ++i) StoreGlobal(sums + 4 * lane + i, of_sums[i]);
 }

@@ -114,6 +114,16 @@ void TestAttention(const AttentionCase& c) {
       std::fill(values.begin(), values.begin() + c.low_keys, Real(c.low));
       mask.Set(values);
     }
+    // Queries have different largest elements.
+    if (c.mask_dtype != DType::kBool) {
+      Reals values = mask.Read();
+      for (size_t i = 0; i < values.size(); ++i) {
+        const auto query =
+            static_cast<int64_t>(i) / mask_sizes[3] % mask_sizes[2];
+        values[i] += static_cast<Real>(4 * (query % 3));
+      }
+      mask.Set(values);
+    }
     args.mask = mask.in();
     for (size_t d = 0; d < 4; ++d) {
       if (mask_sizes[d] == 1) args.mask.strides[d] = 0;

@@ -299,12 +299,15 @@ void TestDropout(DType dtype, const std::vector<int64_t>& sizes,
 TEST(DropoutTest, DropsByTheElementsNumbers) {
   for (DType dtype : kFloatDTypes) {
     for (double p : {0.0, 0.1, 0.5, 0.875}) {
-      for (LayoutKind layout : {LayoutKind::kContiguous,
-                                LayoutKind::kTransposed, LayoutKind::kPadded}) {
+      for (LayoutKind layout :
+           {LayoutKind::kContiguous, LayoutKind::kTransposed,
+            LayoutKind::kPadded, LayoutKind::kAlignedRows}) {
         TestDropout(dtype, {1300}, {0}, {1300}, p, layout);
         TestDropout(dtype, {3, 5, 7}, {0, 0, 0}, {3, 5, 7}, p, layout);
         TestDropout(dtype, {2, 3}, {1, 4}, {5, 9}, p, layout);
         TestDropout(dtype, {4, 1}, {1, 4}, {5, 9}, p, layout);
+        // Rows of vectors in memory, of any number in the whole.
+        TestDropout(dtype, {3, 64}, {1, 4}, {5, 77}, p, layout);
         TestDropout(dtype, {0, 3}, {5, 0}, {5, 3}, p, layout);
       }
     }

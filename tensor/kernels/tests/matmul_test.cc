@@ -189,8 +189,10 @@ TEST(MatMulTest, SharedMatrixOfABatch) {
   args.a = {a.data(), 24, 1, {40 * 24}};
   args.b = {b.data(), 32, 1, {0}};
   args.out = {batched.data(), 32, 1, {40 * 32}};
-  EXPECT_EQ(Kernels().matmul_workspace_bytes(args), 0);
-  RunKernel(&KernelTable::matmul, args);
+  KernelContext& context = Context();
+  Workspace workspace(Kernels().matmul_workspace_bytes(args));
+  args.workspace = workspace.data();
+  Kernels().matmul(args, context);
   args.batch = {};
   args.m = 240;
   args.out.data = tall.data();

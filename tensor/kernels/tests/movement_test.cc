@@ -42,17 +42,37 @@ TEST(CopyTest, ConvertsAnyDTypeToAnyOther) {
   }
 }
 
+TEST(CopyTest, RowsOfVectors) {
+  for (DType from : kAllDTypes) {
+    for (DType to : kAllDTypes) {
+      for (const auto& [cols, layout] : kRowsCases) {
+        if (cols > 64 && (SizeOf(from) != 2 || SizeOf(to) != 2)) continue;
+        Random random(static_cast<uint64_t>(cols));
+        Operand src(from, {3, cols}, layout), out(to, {3, cols}, layout);
+        src.Fill(random, from == DType::kUInt16 ? 0 : -100, 100);
+        const std::string what = std::string(Name(from)) + " to " + Name(to);
+        Copy({src.shape(), src.in(), out.out()}, {&out}, what);
+        EXPECT_EQ(out.Read(), Converted(src.Read(), to, !IsFloatingPoint(from)))
+            << what << " " << cols;
+      }
+    }
+  }
+}
+
 TEST(CopyTest, TakesAnyStrides) {
   constexpr LayoutKind kIn[] = {
-      LayoutKind::kContiguous, LayoutKind::kTransposed, LayoutKind::kPadded,
-      LayoutKind::kBroadcastInner, LayoutKind::kBroadcastOuter};
+      LayoutKind::kContiguous,     LayoutKind::kTransposed,
+      LayoutKind::kPadded,         LayoutKind::kBroadcastInner,
+      LayoutKind::kBroadcastOuter, LayoutKind::kAlignedRows};
   constexpr LayoutKind kOut[] = {LayoutKind::kContiguous,
-                                 LayoutKind::kTransposed, LayoutKind::kPadded};
+                                 LayoutKind::kTransposed, LayoutKind::kPadded,
+                                 LayoutKind::kAlignedRows};
   const std::vector<std::vector<int64_t>> shapes = {
-      {},        {3, 0, 2}, {5, 7, 3},    {33, 65}, {130, 9},
-      {64, 127}, {1, 5, 1}, {2, 3, 5, 7}, {4, 600}, {3, 40, 2, 35}};
-  for (DType from : {kFloat32, kBool, kInt64}) {
-    for (DType to : {kFloat32, kBFloat16, kBool, kInt64, kFloat64}) {
+      {},        {3, 0, 2},    {5, 7, 3}, {33, 65},       {130, 9},  {64, 127},
+      {1, 5, 1}, {2, 3, 5, 7}, {4, 600},  {3, 40, 2, 35}, {9, 3, 40}};
+  for (DType from : {DType::kFloat32, DType::kBool, DType::kInt64}) {
+    for (DType to : {DType::kFloat32, DType::kBFloat16, DType::kBool,
+                     DType::kInt64, DType::kFloat64}) {
       for (const auto& sizes : shapes) {
         for (LayoutKind in_layout : kIn) {
           for (LayoutKind out_layout : kOut) {
@@ -139,9 +159,11 @@ TEST(CopyTest, Accumulates) {
     for (DType to : {kFloat32, kFloat64, kBFloat16, kFloat16, kInt32, kInt64}) {
       if (!IsFloatingPoint(to) && IsFloatingPoint(from)) continue;
       for (LayoutKind layout :
-           {LayoutKind::kContiguous, LayoutKind::kTransposed}) {
+           {LayoutKind::kContiguous, LayoutKind::kTransposed,
+            LayoutKind::kAlignedRows}) {
         Random random(9);
-        Operand src(from, {13, 130}, layout), out(to, {13, 130});
+        Operand src(from, {13, 130}, layout),
+            out(to, {13, 130}, LayoutKind::kAlignedRows);
         src.Fill(random, 0, 50);
         out.Fill(random, 0, 50);
         Reals expected = out.Read();
@@ -169,6 +191,15 @@ TEST(CopyTest, FillAndArange) {
                  "fill");
       EXPECT_EQ(out.Read(),
                 Converted(Reals(static_cast<size_t>(n), 3.5), dtype));
+      Operand rows(dtype, {3, n}, LayoutKind::kAlignedRows);
+      RunAllWays(
+          {&rows},
+          [&](KernelContext& context) {
+            Kernels().fill({rows.shape(), rows.out(), 3.5}, context);
+          },
+          "fill");
+      EXPECT_EQ(rows.Read(),
+                Converted(Reals(static_cast<size_t>(3 * n), 3.5), dtype));
       Operand range(dtype, {n});
       RunAllWays(&KernelTable::arange, {range.data(), dtype, n, 2, 0.5},
                  {&range}, "arange");

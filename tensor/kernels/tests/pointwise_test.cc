@@ -95,10 +95,12 @@ const std::vector<std::vector<int64_t>>& Shapes() {
 }
 
 constexpr LayoutKind kOutLayouts[] = {
-    LayoutKind::kContiguous, LayoutKind::kTransposed, LayoutKind::kPadded};
-constexpr LayoutKind kInLayouts[] = {
     LayoutKind::kContiguous, LayoutKind::kTransposed, LayoutKind::kPadded,
-    LayoutKind::kBroadcastInner, LayoutKind::kBroadcastOuter};
+    LayoutKind::kAlignedRows};
+constexpr LayoutKind kInLayouts[] = {
+    LayoutKind::kContiguous,     LayoutKind::kTransposed,
+    LayoutKind::kPadded,         LayoutKind::kBroadcastInner,
+    LayoutKind::kBroadcastOuter, LayoutKind::kAlignedRows};
 
 void TestUnary(UnaryOp op, DType dtype, const std::vector<int64_t>& sizes,
                LayoutKind a_layout, LayoutKind out_layout, WriteMode mode) {
@@ -396,66 +398,114 @@ TEST(PointwiseTest, MixedFloatsAndInPlace) {
                "in place f32 *= bf16");
 }
 
+void TestWhere(DType dtype, const std::vector<int64_t>& sizes,
+               LayoutKind condition_layout, LayoutKind b_layout,
+               LayoutKind layout) {
+  Random random(11);
+  Operand condition(DType::kBool, sizes, condition_layout);
+  condition.Fill(random, 0, 1);
+  Operand a(dtype, sizes, layout), b(dtype, sizes, b_layout);
+  a.Fill(random, 0, 100);
+  b.Fill(random, 0, 100);
+  Operand out(dtype, sizes, layout);
+  const WhereArgs args = {a.shape(), condition.in(), a.in(), b.in(), out.out()};
+  RunAllWays(
+      {&out}, [&](KernelContext& context) { Kernels().where(args, context); },
+      "where");
+  const Reals c = condition.Read(), va = a.Read(), vb = b.Read();
+  Reals expected;
+  for (size_t i = 0; i < c.size(); ++i) {
+    expected.push_back(c[i] != 0 ? va[i] : vb[i]);
+  }
+  EXPECT_EQ(out.Read(), expected) << Name(dtype);
+}
+
 TEST(PointwiseTest, WhereSelects) {
   for (DType dtype : kAllDTypes) {
     for (LayoutKind layout : kInLayouts) {
-      Random random(11);
-      const std::vector<int64_t> sizes = {5, 7, 3};
-      Operand condition(kBool, sizes, layout);
-      condition.Fill(random, 0, 1);
-      Operand a(dtype, sizes), b(dtype, sizes, LayoutKind::kTransposed);
-      a.Fill(random, 0, 100);
-      b.Fill(random, 0, 100);
-      Operand out(dtype, sizes, LayoutKind::kPadded);
-      const WhereArgs args = {a.shape(), condition.in(), a.in(), b.in(),
-                              out.out()};
-      RunAllWays(&KernelTable::where, args, {&out}, "where");
-      const Reals c = condition.Read(), va = a.Read(), vb = b.Read();
-      Reals expected;
-      for (size_t i = 0; i < c.size(); ++i) {
-        expected.push_back(c[i] != 0 ? va[i] : vb[i]);
-      }
-      EXPECT_EQ(out.Read(), expected) << Name(dtype);
+      TestWhere(dtype, {5, 7, 3}, layout, LayoutKind::kTransposed,
+                LayoutKind::kPadded);
+      // Vectors, and ends of rows.
+      TestWhere(dtype, {3, 77}, layout, LayoutKind::kBroadcastInner,
+                LayoutKind::kAlignedRows);
+      TestWhere(dtype, {3, 80}, layout, LayoutKind::kContiguous,
+                LayoutKind::kContiguous);
     }
+  }
+}
+
+void TestSiluMul(DType dtype, const std::vector<int64_t>& sizes,
+                 LayoutKind gate_layout, LayoutKind up_layout,
+                 LayoutKind grad_layout) {
+  Random random(5);
+  Operand gate(dtype, sizes, gate_layout), up(dtype, sizes, up_layout),
+      grad(dtype, sizes, grad_layout);
+  gate.Fill(random, -6, 6);
+  up.Fill(random, -2, 2);
+  grad.Fill(random, -2, 2);
+  Operand out(dtype, sizes, up_layout), dgate(dtype, sizes, up_layout),
+      dup(dtype, sizes, grad_layout);
+  const SiluMulArgs forward = {gate.shape(), gate.in(), up.in(), out.out()};
+  const SiluMulBackwardArgs backward = {gate.shape(), grad.in(),   gate.in(),
+                                        up.in(),      dgate.out(), dup.out()};
+  RunAllWays(
+      {&out, &dgate, &dup},
+      [&](KernelContext& context) {
+        Kernels().silu_mul(forward, context);
+        Kernels().silu_mul_backward(backward, context);
+      },
+      "silu_mul");
+  const Reals g = gate.Read(), u = up.Read(), dy = grad.Read();
+  Reals y, y_bound, dg, dg_bound, du, du_bound;
+  for (size_t i = 0; i < g.size(); ++i) {
+    const Real silu = reference::Silu(g[i]);
+    y.push_back(silu * u[i]);
+    y_bound.push_back(Gamma(dtype, 18) * std::abs(y.back()));
+    dg.push_back(dy[i] * u[i] * reference::SiluDerivative(g[i]));
+    dg_bound.push_back(Gamma(dtype, 42) * std::abs(dy[i] * u[i]) *
+                       reference::Sigmoid(g[i]) * (1 + std::abs(g[i])));
+    du.push_back(dy[i] * silu);
+    du_bound.push_back(Gamma(dtype, 18) * std::abs(du.back()));
+  }
+  ExpectWithin(out.Read(), y, y_bound, dtype, "silu_mul");
+  ExpectWithin(dgate.Read(), dg, dg_bound, dtype, "silu_mul dgate");
+  ExpectWithin(dup.Read(), du, du_bound, dtype, "silu_mul dup");
+
+  // A gradient that is not wanted is not written.
+  const Bytes of_both[] = {dup.bytes(), dgate.bytes()};
+  for (bool of_gate : {false, true}) {
+    SiluMulBackwardArgs one = backward;
+    one.want_dgate = of_gate;
+    one.want_dup = !of_gate;
+    Operand& unwanted = of_gate ? dup : dgate;
+    Operand& wanted = of_gate ? dgate : dup;
+    for (Operand* output : {&wanted, &unwanted}) {
+      output->set_bytes(Bytes(output->bytes().size(), std::byte{0xFF}));
+    }
+    Run([&](KernelContext& context) {
+      Kernels().silu_mul_backward(one, context);
+    });
+    EXPECT_TRUE(wanted.bytes() == of_both[of_gate ? 1 : 0]) << of_gate;
+    EXPECT_TRUE(unwanted.bytes() ==
+                Bytes(unwanted.bytes().size(), std::byte{0xFF}))
+        << of_gate;
   }
 }
 
 TEST(PointwiseTest, SiluMulAndItsGradients) {
   for (DType dtype : kFloatDTypes) {
     for (const auto& sizes : Shapes()) {
-      Random random(5);
-      Operand gate(dtype, sizes, LayoutKind::kPadded), up(dtype, sizes),
-          grad(dtype, sizes, LayoutKind::kTransposed);
-      gate.Fill(random, -6, 6);
-      up.Fill(random, -2, 2);
-      grad.Fill(random, -2, 2);
-      Operand out(dtype, sizes), dgate(dtype, sizes),
-          dup(dtype, sizes, LayoutKind::kTransposed);
-      const SiluMulArgs forward = {gate.shape(), gate.in(), up.in(), out.out()};
-      const SiluMulBackwardArgs backward = {
-          gate.shape(), grad.in(), gate.in(), up.in(), dgate.out(), dup.out()};
-      RunAllWays(
-          {&out, &dgate, &dup},
-          [&](KernelContext& context) {
-            Kernels().silu_mul(forward, context);
-            Kernels().silu_mul_backward(backward, context);
-          },
-          "silu_mul");
-      const Reals g = gate.Read(), u = up.Read(), dy = grad.Read();
-      Reals y, y_bound, dg, dg_bound, du, du_bound;
-      for (size_t i = 0; i < g.size(); ++i) {
-        const Real silu = reference::Silu(g[i]);
-        y.push_back(silu * u[i]);
-        y_bound.push_back(Gamma(dtype, 18) * std::abs(y.back()));
-        dg.push_back(dy[i] * u[i] * reference::SiluDerivative(g[i]));
-        dg_bound.push_back(Gamma(dtype, 42) * std::abs(dy[i] * u[i]) *
-                           reference::Sigmoid(g[i]) * (1 + std::abs(g[i])));
-        du.push_back(dy[i] * silu);
-        du_bound.push_back(Gamma(dtype, 18) * std::abs(du.back()));
-      }
-      ExpectWithin(out.Read(), y, y_bound, dtype, "silu_mul");
-      ExpectWithin(dgate.Read(), dg, dg_bound, dtype, "silu_mul dgate");
-      ExpectWithin(dup.Read(), du, du_bound, dtype, "silu_mul dup");
+      TestSiluMul(dtype, sizes, LayoutKind::kPadded, LayoutKind::kContiguous,
+                  LayoutKind::kTransposed);
+      TestSiluMul(dtype, sizes, LayoutKind::kContiguous,
+                  LayoutKind::kContiguous, LayoutKind::kContiguous);
+      TestSiluMul(dtype, sizes, LayoutKind::kAlignedRows,
+                  LayoutKind::kAlignedRows, LayoutKind::kAlignedRows);
+    }
+  }
+  for (const auto& [cols, layout] : kRowsCases) {
+    for (DType dtype : kSixteenBitDTypes) {
+      TestSiluMul(dtype, {2, cols}, layout, layout, layout);
     }
   }
 }

@@ -117,6 +117,22 @@ TEST(ReduceTest, AllKindsMatchTheReference) {
   }
 }
 
+TEST(ReduceTest, RowsOfVectors) {
+  for (ReduceKind kind : kKinds) {
+    for (const auto& [cols, layout] : kRowsCases) {
+      // A product of more numbers leaves float16's range.
+      if (kind == ReduceKind::kProduct && cols > 64) continue;
+      for (DType dtype : kSixteenBitDTypes) {
+        TestReduce(kind, dtype,
+                   kind == ReduceKind::kSumOfSquares ? DType::kFloat32
+                                                     : OutDType(kind, dtype),
+                   {2, cols}, 2, layout);
+        TestReduce(kind, dtype, OutDType(kind, dtype), {3, 2, cols}, 5, layout);
+      }
+    }
+  }
+}
+
 TEST(ReduceTest, AnyDimsAndStrides) {
   for (ReduceKind kind : kKinds) {
     for (DType dtype : {kFloat32, kBFloat16}) {

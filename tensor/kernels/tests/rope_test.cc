@@ -28,11 +28,12 @@ Tables MakeTables(int64_t time, int64_t half) {
 }
 
 void TestRope(DType dtype, std::vector<int64_t> sizes, bool inverse,
-              bool in_place, bool own_tables = false) {
+              bool in_place, bool own_tables = false,
+              LayoutKind layout = LayoutKind::kContiguous) {
   Random random(static_cast<uint64_t>(sizes[3]));
   const int64_t half = sizes[3] / 2;
   const Tables tables = MakeTables(sizes[1] * sizes[0], half);
-  Operand x(dtype, sizes), out(dtype, sizes);
+  Operand x(dtype, sizes, layout), out(dtype, sizes, layout);
   x.Fill(random, -3, 3);
   const Reals values = x.Read();
   Operand& target = in_place ? x : out;
@@ -80,6 +81,18 @@ TEST(RopeTest, RotatesHalves) {
                                               {3, 64, 4, 64}}) {
       for (bool inverse : {false, true}) {
         TestRope(dtype, sizes, inverse, false);
+      }
+    }
+  }
+}
+
+TEST(RopeTest, HeadsOfVectors) {
+  for (DType dtype : kFloatDTypes) {
+    for (LayoutKind layout : {LayoutKind::kContiguous, LayoutKind::kAlignedRows,
+                              LayoutKind::kUnalignedRows}) {
+      for (int64_t dim : {16, 128}) {
+        TestRope(dtype, {2, 3, 18, dim}, false, false, false, layout);
+        TestRope(dtype, {1, 3, 2, dim}, true, true, true, layout);
       }
     }
   }

@@ -17,13 +17,14 @@ struct NormCase {
   bool centered;  // layer_norm, else rms_norm.
   DType dweight_dtype;
   WriteMode mode = WriteMode::kOverwrite;
+  LayoutKind layout = LayoutKind::kUnalignedRows;
 };
 
 void TestNorm(const NormCase& c) {
   Random random(static_cast<uint64_t>(c.rows * 1000 + c.cols));
-  const std::vector<int64_t> stored = {c.rows, c.cols + 5};
-  Operand x(c.dtype, stored), out(c.dtype, stored), grad(c.dtype, stored),
-      dx(c.dtype, stored);
+  const std::vector<int64_t> sizes = {c.rows, c.cols};
+  Operand x(c.dtype, sizes, c.layout), out(c.dtype, sizes, c.layout),
+      grad(c.dtype, sizes, c.layout), dx(c.dtype, sizes, c.layout);
   Operand weight(c.dtype, {c.cols}), bias(c.dtype, {c.cols});
   Operand mean(StatisticsDType(c.dtype), {c.rows}),
       rstd(StatisticsDType(c.dtype), {c.rows});
@@ -38,7 +39,8 @@ void TestNorm(const NormCase& c) {
   const std::string what = std::string(c.centered ? "layer_norm" : "rms_norm") +
                            " of " + Name(c.dtype) + " " +
                            std::to_string(c.rows) + " x " +
-                           std::to_string(c.cols);
+                           std::to_string(c.cols) + " layout " +
+                           std::to_string(static_cast<int>(c.layout));
 
   if (c.centered) {
     const LayerNormArgs forward = {
@@ -102,7 +104,7 @@ void TestNorm(const NormCase& c) {
   // about 1.4.
   const Real error = Gamma(c.dtype, 64);
   for (int64_t r = 0; r < c.rows; ++r) {
-    const Reals values = x.ReadRow(r, c.cols), g = grad.ReadRow(r, c.cols);
+    const Reals values = x.ReadRow(r), g = grad.ReadRow(r);
     const reference::NormStatistics norm =
         reference::NormOf(values, c.centered, kEps);
     Real largest = 0;
@@ -122,8 +124,7 @@ void TestNorm(const NormCase& c) {
       db[i] += g[i];
       db_size[i] += std::abs(g[i]);
     }
-    ExpectWithin(out.ReadRow(r, c.cols), expected, bounds, c.dtype,
-                 what + " out");
+    ExpectWithin(out.ReadRow(r), expected, bounds, c.dtype, what + " out");
 
     const Reals expected_dx =
         reference::NormBackward(values, w, g, c.centered, kEps);
@@ -139,8 +140,7 @@ void TestNorm(const NormCase& c) {
       bounds.push_back(2 * error * spread * spread * norm.rstd *
                        (std::abs(g[i] * w[i]) + mean_g * (1 + xhat)));
     }
-    ExpectWithin(dx.ReadRow(r, c.cols), expected_dx, bounds, c.dtype,
-                 what + " dx");
+    ExpectWithin(dx.ReadRow(r), expected_dx, bounds, c.dtype, what + " dx");
   }
   const auto check = [&](const Operand& actual, Reals expected,
                          const Reals& sizes, const Reals& old,
@@ -169,50 +169,146 @@ TEST(NormTest, ForwardAndBackward) {
       TestNorm({dtype, 0, 7, centered, dtype});
       TestNorm({dtype, 3, 0, centered, dtype});
     }
-    for (DType dtype : AllOrFew({kFloat32, kFloat64, kBFloat16, kFloat16},
-                                {kFloat32, kBFloat16})) {
+    for (DType dtype : AllOrFew({DType::kFloat32, DType::kFloat64,
+                                 DType::kBFloat16, DType::kFloat16},
+                                {DType::kFloat32, DType::kBFloat16})) {
       TestNorm({dtype, 600, 130, centered, dtype, WriteMode::kAccumulate});
     }
     // More rows per block than threads.
-    TestNorm({kFloat32, 17000, 3, centered, kFloat32});
-    TestNorm({kBFloat16, 70, 40, centered, kFloat32, WriteMode::kAccumulate});
+    TestNorm({DType::kFloat32, 17000, 3, centered, DType::kFloat32});
+    TestNorm({DType::kBFloat16, 70, 40, centered, DType::kFloat32,
+              WriteMode::kAccumulate});
+  }
+}
+
+TEST(NormTest, RowsOfVectors) {
+  for (bool centered : {false, true}) {
+    for (const auto& [cols, layout] : kRowsCases) {
+      for (DType dtype : kSixteenBitDTypes) {
+        TestNorm({dtype, 2, cols, centered, DType::kFloat32,
+                  WriteMode::kOverwrite, layout});
+      }
+    }
+    // Adds more than 256 terms on each thread of a block.
+    TestNorm({DType::kBFloat16, 1, 150'000, centered, DType::kFloat32,
+              WriteMode::kOverwrite, LayoutKind::kContiguous});
+    for (DType dtype : kFloatDTypes) {
+      // Several pieces of rows.
+      for (int64_t cols : {61, 64}) {
+        TestNorm({dtype, 40, cols, centered, dtype, WriteMode::kAccumulate,
+                  LayoutKind::kAlignedRows});
+      }
+    }
+  }
+}
+
+// Gradients that are not wanted are not written, and do not change the others.
+TEST(NormTest, BackwardWritesOnlyWhatIsWanted) {
+  constexpr int64_t kRows = 20, kCols = 40;
+  Random random(2);
+  const std::vector<int64_t> sizes = {kRows, kCols};
+  Operand x(kBFloat16, sizes), grad(kBFloat16, sizes);
+  Operand mean(kFloat32, {kRows}), rstd(kFloat32, {kRows});
+  Operand weight(kBFloat16, {kCols});
+  for (Operand* operand : {&x, &grad, &mean, &rstd, &weight}) {
+    operand->Fill(random, 0.5, 1);
+  }
+  std::vector<Bytes> all;
+  for (unsigned wanted : {7u, 0u, 1u, 2u, 4u, 3u, 5u, 6u}) {
+    for (bool centered : {false, true}) {
+      Operand dx(kBFloat16, sizes), dweight(kFloat32, {kCols}),
+          dbias(kFloat32, {kCols});
+      LayerNormBackwardArgs layer;
+      RmsNormBackwardArgs rms;
+      const auto set = [&](auto& args) {
+        args.rows = kRows;
+        args.cols = kCols;
+        args.grad = grad.rows();
+        args.x = x.rows();
+        args.weight = weight.data();
+        args.rstd = rstd.data();
+        args.dx = dx.rows_out();
+        args.dweight = dweight.data();
+        args.dtype = kBFloat16;
+        args.dweight_dtype = kFloat32;
+        args.want_dx = (wanted & 1u) != 0;
+        args.want_dweight = (wanted & 2u) != 0;
+      };
+      set(layer);
+      set(rms);
+      layer.mean = mean.data();
+      layer.dbias = dbias.data();
+      layer.want_dbias = (wanted & 4u) != 0;
+      Workspace workspace(
+          centered ? Kernels().layer_norm_backward_workspace_bytes(layer)
+                   : Kernels().rms_norm_backward_workspace_bytes(rms));
+      layer.workspace = rms.workspace = workspace.data();
+      kernel_test::Run([&](KernelContext& context) {
+        if (centered) {
+          Kernels().layer_norm_backward(layer, context);
+        } else {
+          Kernels().rms_norm_backward(rms, context);
+        }
+      });
+      const Operand* const outputs[] = {&dx, &dweight, &dbias};
+      for (size_t i = 0; i < 3; ++i) {
+        const Bytes& bytes = outputs[i]->bytes();
+        if (wanted == 7u) all.push_back(bytes);
+        const bool is_wanted =
+            (wanted >> i & 1u) != 0 && (centered || outputs[i] != &dbias);
+        const Bytes untouched(bytes.size(), std::byte{0xFF});
+        EXPECT_TRUE(bytes ==
+                    (is_wanted ? all[centered ? 3 + i : i] : untouched))
+            << "output " << i << ", wanted " << wanted << ", layer_norm "
+            << centered;
+      }
+    }
   }
 }
 
 TEST(NormTest, NoRowsOverwriteWithZeros) {
-  Operand dweight(kFloat32, {4});
+  Operand dweight(DType::kFloat32, {4});
   RmsNormBackwardArgs args;
   args.cols = 4;
   args.dweight = dweight.data();
   EXPECT_EQ(Kernels().rms_norm_backward_workspace_bytes(args), 0);
-  RunKernel(&KernelTable::rms_norm_backward, args);
+  KernelContext& context = Context();
+  Kernels().rms_norm_backward(args, context);
   EXPECT_EQ(dweight.Read(), Reals(4, 0));
 }
 
 TEST(NormTest, WithoutWeight) {
   Random random(2);
-  Operand x(kFloat32, {5, 40}), plain(kFloat32, {5, 40}),
-      weighted(kFloat32, {5, 40}), rstd(kFloat32, {5}), ones(kFloat32, {40});
+  Operand x(DType::kFloat32, {5, 40}), plain(DType::kFloat32, {5, 40}),
+      weighted(DType::kFloat32, {5, 40}), rstd(DType::kFloat32, {5}),
+      ones(DType::kFloat32, {40});
   x.Fill(random, -1, 1);
   ones.Set(Reals(40, 1));
-  RunKernel(&KernelTable::rms_norm, {5, 40, x.rows(), nullptr, plain.rows_out(),
-                                     rstd.data(), kFloat32, kEps});
-  RunKernel(&KernelTable::rms_norm,
-            {5, 40, x.rows(), ones.data(), weighted.rows_out(), rstd.data(),
-             kFloat32, kEps});
+  KernelContext& context = Context();
+  Kernels().rms_norm({5, 40, x.rows(), nullptr, plain.rows_out(), rstd.data(),
+                      DType::kFloat32, kEps},
+                     context);
+  Kernels().rms_norm({5, 40, x.rows(), ones.data(), weighted.rows_out(),
+                      rstd.data(), DType::kFloat32, kEps},
+                     context);
   EXPECT_EQ(plain.Read(), weighted.Read());
 }
 
-void TestSoftmax(DType dtype, int64_t rows, int64_t cols, bool log) {
+/// \param largest of the magnitudes of the inputs
+void TestSoftmax(DType dtype, int64_t rows, int64_t cols, bool log,
+                 LayoutKind layout = LayoutKind::kUnalignedRows,
+                 int64_t largest = 9) {
   Random random(static_cast<uint64_t>(cols));
-  const std::vector<int64_t> stored = {rows, cols + 3};
-  Operand x(dtype, stored), y(dtype, stored), grad(dtype, stored),
-      dx(dtype, stored);
-  x.Fill(random, -9, 9);
+  const std::vector<int64_t> sizes = {rows, cols};
+  Operand x(dtype, sizes, layout), y(dtype, sizes, layout),
+      grad(dtype, sizes, layout), dx(dtype, sizes, layout);
+  x.Fill(random, static_cast<double>(-largest), static_cast<double>(largest));
   grad.Fill(random, -2, 2);
   const std::string what = std::string(log ? "log_" : "") + "softmax of " +
                            Name(dtype) + " " + std::to_string(rows) + " x " +
-                           std::to_string(cols);
+                           std::to_string(cols) + " layout " +
+                           std::to_string(static_cast<int>(layout)) + " to " +
+                           std::to_string(largest);
   const SoftmaxArgs forward = {rows, cols, x.rows(), y.rows_out(), dtype, log};
   const SoftmaxBackwardArgs backward = {
       rows, cols, y.rows(), grad.rows(), dx.rows_out(), dtype, log};
@@ -225,17 +321,18 @@ void TestSoftmax(DType dtype, int64_t rows, int64_t cols, bool log) {
       what);
   const Real sum_error = Gamma(dtype, 60);
   for (int64_t r = 0; r < rows; ++r) {
-    const Reals values = x.ReadRow(r, cols), actual = y.ReadRow(r, cols),
-                g = grad.ReadRow(r, cols);
+    const Reals values = x.ReadRow(r), actual = y.ReadRow(r),
+                g = grad.ReadRow(r);
     const Reals expected = reference::Softmax(values, log);
     Reals bounds;
     for (size_t i = 0; i < expected.size(); ++i) {
-      // x - max has a rounding error of at most that of 18, and so does the log
-      // of the sum. A relative error of 60 roundings covers sum and
-      // exponentials.
-      bounds.push_back(log ? sum_error + Gamma(dtype, 40)
-                           : (sum_error + Gamma(dtype, 40)) * expected[i] +
-                                 reference::Smallest(ComputeDType(dtype)));
+      // x - max has a rounding error of at most that of 2 * largest, and so
+      // does the log of the sum. A relative error of 60 roundings covers sum
+      // and exponentials.
+      const Real below_error = Gamma(dtype, 22 + 2 * largest);
+      bounds.push_back(log ? sum_error + below_error
+                           : (sum_error + below_error) * expected[i] +
+                                 SmallestNormal(dtype));
     }
     ExpectWithin(actual, expected, bounds, dtype, what);
 
@@ -248,10 +345,10 @@ void TestSoftmax(DType dtype, int64_t rows, int64_t cols, bool log) {
     for (size_t i = 0; i < g.size(); ++i) {
       const Real p = log ? std::exp(actual[i]) : actual[i];
       bounds.push_back(Gamma(dtype, 60) *
-                       (std::abs(g[i]) * (log ? 1 : p) + magnitude * p));
+                           (std::abs(g[i]) * (log ? 1 : p) + magnitude * p) +
+                       magnitude * SmallestNormal(dtype));
     }
-    ExpectWithin(dx.ReadRow(r, cols), expected_dx, bounds, dtype,
-                 what + " backward");
+    ExpectWithin(dx.ReadRow(r), expected_dx, bounds, dtype, what + " backward");
   }
 }
 
@@ -267,18 +364,49 @@ TEST(SoftmaxTest, ForwardAndBackward) {
   }
 }
 
+TEST(SoftmaxTest, RowsOfVectors) {
+  for (bool log : {false, true}) {
+    for (const auto& [cols, layout] : kRowsCases) {
+      for (DType dtype : kSixteenBitDTypes) {
+        TestSoftmax(dtype, 2, cols, log, layout);
+      }
+    }
+    for (DType dtype : kFloatDTypes) {
+      TestSoftmax(dtype, 3, 61, log, LayoutKind::kAlignedRows);
+    }
+    // Exceeds a block's registers, and adds more than 256 terms on each thread.
+    TestSoftmax(DType::kBFloat16, 1, 16'403, log, LayoutKind::kAlignedRows);
+    TestSoftmax(DType::kBFloat16, 1, 150'000, log, LayoutKind::kContiguous);
+  }
+}
+
+TEST(SoftmaxTest, OfLargeNumbers) {
+  for (DType dtype : kFloatDTypes) {
+    for (bool log : {false, true}) {
+      for (LayoutKind layout :
+           {LayoutKind::kContiguous, LayoutKind::kUnalignedRows}) {
+        TestSoftmax(dtype, 3, 64, log, layout, 200);
+        TestSoftmax(dtype, 2, 4096, log, layout, 200);
+      }
+    }
+  }
+}
+
 constexpr int64_t kIgnore = 3;
 
 struct Problem {
-  Problem(DType dtype, DType target_dtype, int64_t rows, int64_t cols)
+  /// \param largest of the magnitudes of the logits
+  Problem(DType dtype, DType target_dtype, int64_t rows, int64_t cols,
+          LayoutKind layout = LayoutKind::kUnalignedRows, int64_t largest = 8)
       : dtype(dtype),
         rows(rows),
         cols(cols),
-        logits(dtype, {rows, cols + 2}),
+        logits(dtype, {rows, cols}, layout),
         targets(target_dtype, {rows}),
         grad(StatisticsDType(dtype), {rows}) {
     Random random(static_cast<uint64_t>(rows * 7 + cols));
-    logits.Fill(random, -8, 8);
+    const auto limit = static_cast<double>(largest);
+    logits.Fill(random, -limit, limit);
     Reals classes;
     for (int64_t r = 0; r < rows; ++r) {
       classes.push_back(static_cast<Real>(random.Below(cols)));
@@ -296,11 +424,13 @@ struct Problem {
 };
 
 void TestCrossEntropy(DType dtype, DType target_dtype, int64_t rows,
-                      int64_t cols) {
-  Problem p(dtype, target_dtype, rows, cols);
+                      int64_t cols,
+                      LayoutKind layout = LayoutKind::kUnalignedRows,
+                      int64_t largest = 8) {
+  Problem p(dtype, target_dtype, rows, cols, layout, largest);
   const DType statistics = StatisticsDType(dtype);
   Operand loss(statistics, {rows}), logsumexp(statistics, {rows});
-  Operand dlogits(dtype, {rows, cols + 2});
+  Operand dlogits(dtype, {rows, cols}, layout);
   const CrossEntropyArgs forward = {rows,        cols,        p.logits.rows(),
                                     p.Targets(), loss.data(), logsumexp.data(),
                                     dtype};
@@ -316,7 +446,9 @@ void TestCrossEntropy(DType dtype, DType target_dtype, int64_t rows,
                                              dtype};
   const std::string what = std::string("cross_entropy of ") + Name(dtype) +
                            " " + std::to_string(rows) + " x " +
-                           std::to_string(cols);
+                           std::to_string(cols) + " layout " +
+                           std::to_string(static_cast<int>(layout)) + " to " +
+                           std::to_string(largest);
   RunAllWays(
       {&loss, &logsumexp, &dlogits},
       [&](KernelContext& context) {
@@ -326,28 +458,29 @@ void TestCrossEntropy(DType dtype, DType target_dtype, int64_t rows,
       what);
   const Reals targets = p.targets.Read(), grads = p.grad.Read();
   Reals expected_loss, expected_lse, loss_bounds;
-  // A sum of exponentials of numbers down to 16 below their maximum. The
-  // rounding of each difference adds to its error.
-  const Real error = Gamma(dtype, 80);
+  // A sum of exponentials of numbers down to 2 * largest below their maximum.
+  // The rounding of each difference adds to its error.
+  const Real error = Gamma(dtype, 64 + 2 * largest);
   for (int64_t r = 0; r < rows; ++r) {
-    const Reals x = p.logits.ReadRow(r, cols);
+    const Reals x = p.logits.ReadRow(r);
     const auto target = static_cast<size_t>(targets[static_cast<size_t>(r)]);
     const bool ignored = target == kIgnore;
     const Real lse = reference::LogSumExp(x);
     expected_lse.push_back(lse);
     expected_loss.push_back(ignored ? 0 : lse - x[target]);
-    loss_bounds.push_back(error + Gamma(dtype, 2) * (std::abs(lse) + 8));
+    loss_bounds.push_back(
+        error + Gamma(dtype, 2) * (std::abs(lse) + static_cast<Real>(largest)));
     Reals dx, bounds;
     for (size_t c = 0; c < x.size(); ++c) {
       const Real probability = std::exp(x[c] - lse);
       const Real g = grads[static_cast<size_t>(r)];
       dx.push_back(ignored ? 0 : (probability - (c == target ? 1 : 0)) * g);
-      bounds.push_back((2 * error + Gamma(dtype, 40)) * probability *
-                           std::abs(g) +
-                       Gamma(dtype, 3) * std::abs(dx.back()));
+      bounds.push_back((2 * error + Gamma(dtype, 24 + 2 * largest)) *
+                           probability * std::abs(g) +
+                       Gamma(dtype, 3) * std::abs(dx.back()) +
+                       SmallestNormal(dtype));
     }
-    ExpectWithin(dlogits.ReadRow(r, cols), dx, bounds, dtype,
-                 what + " dlogits");
+    ExpectWithin(dlogits.ReadRow(r), dx, bounds, dtype, what + " dlogits");
   }
   ExpectWithin(loss.Read(), expected_loss, loss_bounds, statistics,
                what + " loss");
@@ -358,105 +491,164 @@ void TestCrossEntropy(DType dtype, DType target_dtype, int64_t rows,
 TEST(CrossEntropyTest, ForwardAndBackward) {
   for (DType dtype : kFloatDTypes) {
     for (int64_t cols : {1, 2, 3, 5, 7, 13, 31, 64, 127, 2500}) {
-      TestCrossEntropy(dtype, kInt64, 5, cols);
+      TestCrossEntropy(dtype, DType::kInt64, 5, cols);
     }
     // Exceeds a block's registers.
-    TestCrossEntropy(dtype, kInt64, 2, 20000);
-    TestCrossEntropy(dtype, kInt32, 0, 5);
-    TestCrossEntropy(dtype, kUInt16, 300, 257);
+    TestCrossEntropy(dtype, DType::kInt64, 2, 20000);
+    TestCrossEntropy(dtype, DType::kInt32, 0, 5);
+    TestCrossEntropy(dtype, DType::kUInt16, 300, 257);
+  }
+}
+
+TEST(CrossEntropyTest, RowsOfVectors) {
+  for (const auto& [cols, layout] : kRowsCases) {
+    for (DType dtype : kSixteenBitDTypes) {
+      TestCrossEntropy(dtype, DType::kInt64, 2, cols, layout);
+    }
+  }
+  for (DType dtype : kFloatDTypes) {
+    TestCrossEntropy(dtype, DType::kInt64, 5, 61, LayoutKind::kAlignedRows);
+  }
+}
+
+// Rows that fit into a block's registers, and one that does not.
+TEST(CrossEntropyTest, OfLargeLogits) {
+  for (DType dtype : kFloatDTypes) {
+    for (LayoutKind layout :
+         {LayoutKind::kContiguous, LayoutKind::kUnalignedRows}) {
+      TestCrossEntropy(dtype, DType::kInt64, 3, 64, layout, 200);
+      TestCrossEntropy(dtype, DType::kInt64, 2, 4096, layout, 200);
+    }
+  }
+  for (DType dtype : kSixteenBitDTypes) {
+    TestCrossEntropy(dtype, DType::kInt64, 2, 16'403, LayoutKind::kAlignedRows,
+                     200);
+  }
+}
+
+// Adds more than 256 terms on each thread of a block.
+TEST(CrossEntropyTest, OfManyClasses) {
+  for (LayoutKind layout :
+       {LayoutKind::kContiguous, LayoutKind::kUnalignedRows}) {
+    TestCrossEntropy(DType::kBFloat16, DType::kInt64, 1, 150'000, layout);
+  }
+}
+
+void TestShards(DType dtype, int64_t cols, int64_t cut, LayoutKind layout) {
+  constexpr int64_t kRows = 9;
+  Problem p(dtype, DType::kInt64, kRows, cols, layout);
+  // The first and last classes of each piece.
+  p.targets.Set(Reals{0, Real(cut - 1), Real(cut), Real(cut + 1),
+                      Real(cols - 1), Real(kIgnore), 1, 2, Real(cols / 2)});
+  const DType statistics = StatisticsDType(dtype);
+  KernelContext& context = Context();
+  Operand loss(statistics, {kRows}), logsumexp(statistics, {kRows});
+  Kernels().cross_entropy({kRows, cols, p.logits.rows(), p.Targets(),
+                           loss.data(), logsumexp.data(), dtype},
+                          context);
+  Operand whole(dtype, {kRows, cols}, layout),
+      pieces(dtype, {kRows, cols}, layout);
+  CrossEntropyBackwardArgs backward = {kRows,
+                                       cols,
+                                       0,
+                                       p.logits.rows(),
+                                       p.Targets(),
+                                       logsumexp.data(),
+                                       p.grad.data(),
+                                       1,
+                                       whole.rows_out(),
+                                       dtype};
+  Kernels().cross_entropy_backward(backward, context);
+
+  Operand row_max(statistics, {kRows});
+  ReduceArgs reduce;
+  reduce.kind = ReduceKind::kMax;
+  reduce.shape = {2, {kRows, cols}};
+  reduce.reduced = 2;
+  reduce.in = p.logits.in();
+  reduce.out = row_max.out();
+  Kernels().reduce(reduce, context);
+  Reals sums(kRows), picks(kRows);
+  for (const auto& [first, last] :
+       {std::pair<int64_t, int64_t>{0, cut}, {cut, cut}, {cut, cols}}) {
+    Operand sum(statistics, {kRows}), picked(statistics, {kRows});
+    const auto at = [first = first, dtype](void* data) {
+      return static_cast<char*>(data) + first * SizeOf(dtype);
+    };
+    const RowsInput logits = {at(p.logits.data()), p.logits.stride(0)};
+    Kernels().cross_entropy_shard(
+        {kRows, last - first, first, logits, p.Targets(), row_max.data(),
+         sum.data(), picked.data(), dtype},
+        context);
+    const Reals s = sum.Read(), k = picked.Read();
+    for (size_t r = 0; r < kRows; ++r) {
+      sums[r] += s[r];
+      picks[r] += k[r];
+    }
+    backward.cols = last - first;
+    backward.first = first;
+    backward.logits = logits;
+    backward.dlogits = {at(pieces.data()), pieces.stride(0)};
+    Kernels().cross_entropy_backward(backward, context);
+  }
+  const Reals targets = p.targets.Read(), max = row_max.Read();
+  Reals expected, bounds;
+  for (size_t r = 0; r < kRows; ++r) {
+    const bool ignored = targets[r] == kIgnore;
+    expected.push_back(ignored ? 0 : std::log(sums[r]) + max[r] - picks[r]);
+    bounds.push_back(Gamma(dtype, 120));
+  }
+  ExpectWithin(loss.Read(), expected, bounds, statistics, "shards");
+  for (int64_t r = 0; r < kRows; ++r) {
+    EXPECT_EQ(pieces.ReadRow(r), whole.ReadRow(r)) << r;
   }
 }
 
 TEST(CrossEntropyTest, ShardsOfClassesAddUp) {
-  for (DType dtype : {kFloat32, kFloat64, kBFloat16}) {
-    constexpr int64_t kRows = 9, kCols = 50;
-    Problem p(dtype, kInt64, kRows, kCols);
-    const DType statistics = StatisticsDType(dtype);
-    Operand loss(statistics, {kRows}), logsumexp(statistics, {kRows});
-    RunKernel(&KernelTable::cross_entropy,
-              {kRows, kCols, p.logits.rows(), p.Targets(), loss.data(),
-               logsumexp.data(), dtype});
-    Operand whole(dtype, {kRows, kCols + 2}), pieces(dtype, {kRows, kCols + 2});
-    CrossEntropyBackwardArgs backward = {kRows,
-                                         kCols,
-                                         0,
-                                         p.logits.rows(),
-                                         p.Targets(),
-                                         logsumexp.data(),
-                                         p.grad.data(),
-                                         1,
-                                         whole.rows_out(),
-                                         dtype};
-    RunKernel(&KernelTable::cross_entropy_backward, backward);
-
-    Operand row_max(statistics, {kRows});
-    ReduceArgs reduce;
-    reduce.kind = ReduceKind::kMax;
-    reduce.shape = {2, {kRows, kCols}};
-    reduce.reduced = 2;
-    reduce.in = p.logits.in();
-    reduce.out = row_max.out();
-    RunKernel(&KernelTable::reduce, reduce);
-    Reals sums(kRows), picks(kRows);
-    for (const auto& [first, last] :
-         {std::pair<int64_t, int64_t>{0, 17}, {17, 17}, {17, 50}}) {
-      Operand sum(statistics, {kRows}), picked(statistics, {kRows});
-      const auto at = [first = first, dtype](void* data) {
-        return static_cast<char*>(data) + first * SizeOf(dtype);
-      };
-      const RowsInput logits = {at(p.logits.data()), p.logits.stride(0)};
-      RunKernel(&KernelTable::cross_entropy_shard,
-                {kRows, last - first, first, logits, p.Targets(),
-                 row_max.data(), sum.data(), picked.data(), dtype});
-      const Reals s = sum.Read(), k = picked.Read();
-      for (size_t r = 0; r < kRows; ++r) {
-        sums[r] += s[r];
-        picks[r] += k[r];
-      }
-      backward.cols = last - first;
-      backward.first = first;
-      backward.logits = logits;
-      backward.dlogits = {at(pieces.data()), pieces.stride(0)};
-      RunKernel(&KernelTable::cross_entropy_backward, backward);
-    }
-    const Reals targets = p.targets.Read(), max = row_max.Read();
-    Reals expected, bounds;
-    for (size_t r = 0; r < kRows; ++r) {
-      const bool ignored = targets[r] == kIgnore;
-      expected.push_back(ignored ? 0 : std::log(sums[r]) + max[r] - picks[r]);
-      bounds.push_back(Gamma(dtype, 120));
-    }
-    ExpectWithin(loss.Read(), expected, bounds, statistics, "shards");
-    for (int64_t r = 0; r < kRows; ++r) {
-      EXPECT_EQ(pieces.ReadRow(r, kCols), whole.ReadRow(r, kCols)) << r;
-    }
+  for (DType dtype : kFloatDTypes) {
+    TestShards(dtype, 50, 17, LayoutKind::kUnalignedRows);
+    TestShards(dtype, 61, 16, LayoutKind::kAlignedRows);
+    TestShards(dtype, 4096, 1024, LayoutKind::kContiguous);
   }
+  // Adds more than 256 terms on each thread.
+  TestShards(DType::kBFloat16, 150'000, 149'000, LayoutKind::kContiguous);
 }
 
 TEST(CrossEntropyTest, BackwardInPlaceWithOneGradientForAllRows) {
-  Problem p(kBFloat16, kInt64, 7, 1100);
-  Operand lse(kFloat32, {7}), loss(kFloat32, {7});
-  Operand apart(kBFloat16, {7, 1102});
-  RunKernel(&KernelTable::cross_entropy, {7, 1100, p.logits.rows(), p.Targets(),
-                                          loss.data(), lse.data(), p.dtype});
+  Problem p(DType::kBFloat16, DType::kInt64, 7, 1100);
+  Operand lse(DType::kFloat32, {7}), loss(DType::kFloat32, {7});
+  Operand apart(DType::kBFloat16, {7, 1100}, LayoutKind::kUnalignedRows);
+  KernelContext& context = Context();
+  Kernels().cross_entropy(
+      {7, 1100, p.logits.rows(), p.Targets(), loss.data(), lse.data(), p.dtype},
+      context);
   CrossEntropyBackwardArgs args = {
       7,          1100,          0, p.logits.rows(),  p.Targets(),
       lse.data(), p.grad.data(), 0, apart.rows_out(), p.dtype};
-  RunKernel(&KernelTable::cross_entropy_backward, args);
+  Kernels().cross_entropy_backward(args, context);
+  p.grad.Set(Reals(7, p.grad.Read()[0]));
+  Operand with_equal(DType::kBFloat16, {7, 1100}, LayoutKind::kUnalignedRows);
+  args.grad_stride = 1;
+  args.dlogits = with_equal.rows_out();
+  Kernels().cross_entropy_backward(args, context);
+  EXPECT_EQ(apart.Read(), with_equal.Read());
+  args.grad_stride = 0;
   args.dlogits = p.logits.rows_out();
-  RunKernel(&KernelTable::cross_entropy_backward, args);
+  Kernels().cross_entropy_backward(args, context);
   for (int64_t r = 0; r < 7; ++r) {
-    EXPECT_EQ(p.logits.ReadRow(r, 1100), apart.ReadRow(r, 1100)) << r;
+    EXPECT_EQ(p.logits.ReadRow(r), apart.ReadRow(r)) << r;
   }
 }
 
 TEST(CrossEntropyDeathTest, TargetOutOfRange) {
-  Problem p(kFloat32, kInt64, 1, 5);
+  Problem p(DType::kFloat32, DType::kInt64, 1, 5);
   p.targets.Set({5});
-  Operand lse(kFloat32, {1}), loss(kFloat32, {1});
+  Operand lse(DType::kFloat32, {1}), loss(DType::kFloat32, {1});
   const CrossEntropyArgs args = {
       1, 5, p.logits.rows(), p.Targets(), loss.data(), lse.data(), p.dtype};
-  EXPECT_DEATH(RunKernel(&KernelTable::cross_entropy, args),
+  EXPECT_DEATH(kernel_test::Run([&](KernelContext& context) {
+                 Kernels().cross_entropy(args, context);
+               }),
                "target 5 of row 0 among 5 classes, and no ignore_index");
 }
 
@@ -473,42 +665,54 @@ Operand RandomIds(DType dtype, int64_t rows, int64_t vocabulary) {
   return ids;
 }
 
+void TestForward(DType dtype, DType id_dtype, int64_t rows, int64_t cols,
+                 LayoutKind layout) {
+  constexpr int64_t kVocabulary = 20, kFirst = 5, kHere = 9;
+  Random random(3);
+  const Operand ids = RandomIds(id_dtype, rows, kVocabulary);
+  Operand table(dtype, {kHere, cols}, layout), out(dtype, {rows, cols}, layout);
+  table.Fill(random, 0, 50);
+  const EmbeddingArgs args = {rows,         cols,           kFirst,
+                              kHere,        ids.data(),     id_dtype,
+                              table.rows(), out.rows_out(), dtype};
+  RunAllWays(
+      {&out},
+      [&](KernelContext& context) { Kernels().embedding(args, context); },
+      "embedding");
+  const Reals id = ids.Read();
+  for (int64_t r = 0; r < rows; ++r) {
+    const auto row = static_cast<int64_t>(id[static_cast<size_t>(r)]) - kFirst;
+    EXPECT_EQ(out.ReadRow(r), row >= 0 && row < kHere
+                                  ? table.ReadRow(row)
+                                  : Reals(static_cast<size_t>(cols), 0))
+        << Name(dtype) << " " << cols << " columns, layout "
+        << static_cast<int>(layout) << ", row " << r;
+  }
+}
+
 TEST(EmbeddingTest, GathersTheRowsThatAreHere) {
   for (DType dtype : kAllDTypes) {
-    for (DType id_dtype : {kInt32, kInt64, kUInt16}) {
+    for (DType id_dtype : {DType::kInt32, DType::kInt64, DType::kUInt16}) {
       for (int64_t cols : {0, 1, 7, 64}) {
-        constexpr int64_t kRows = 40, kVocabulary = 20, kFirst = 5, kHere = 9;
-        Random random(3);
-        const Operand ids = RandomIds(id_dtype, kRows, kVocabulary);
-        Operand table(dtype, {kHere, cols + 1}), out(dtype, {kRows, cols + 2});
-        table.Fill(random, 0, 50);
-        const EmbeddingArgs args = {kRows,        cols,           kFirst,
-                                    kHere,        ids.data(),     id_dtype,
-                                    table.rows(), out.rows_out(), dtype};
-        RunAllWays(&KernelTable::embedding, args, {&out}, "embedding");
-        const Reals id = ids.Read(), rows = table.Read(), actual = out.Read();
-        for (int64_t r = 0; r < kRows; ++r) {
-          const auto row =
-              static_cast<int64_t>(id[static_cast<size_t>(r)]) - kFirst;
-          for (int64_t c = 0; c < cols; ++c) {
-            const Real expected =
-                row >= 0 && row < kHere
-                    ? rows[static_cast<size_t>(row * (cols + 1) + c)]
-                    : 0;
-            EXPECT_EQ(actual[static_cast<size_t>(r * (cols + 2) + c)],
-                      expected);
-          }
-        }
+        TestForward(dtype, id_dtype, 40, cols, LayoutKind::kUnalignedRows);
       }
+      TestForward(dtype, id_dtype, 40, 64, LayoutKind::kContiguous);
+    }
+  }
+  for (const auto& [cols, layout] : kRowsCases) {
+    for (DType dtype : kSixteenBitDTypes) {
+      TestForward(dtype, DType::kInt64, 4, cols, layout);
     }
   }
 }
 
 void TestBackward(DType dtype, DType out_dtype, int64_t rows, int64_t cols,
-                  int64_t first, int64_t here, WriteMode mode) {
+                  int64_t first, int64_t here, WriteMode mode,
+                  LayoutKind layout = LayoutKind::kUnalignedRows) {
   Random random(static_cast<uint64_t>(rows));
-  const Operand ids = RandomIds(kInt64, rows, 20);
-  Operand grad(dtype, {rows, cols + 1}), dtable(out_dtype, {here, cols});
+  const Operand ids = RandomIds(DType::kInt64, rows, 20);
+  Operand grad(dtype, {rows, cols}, layout),
+      dtable(out_dtype, {here, cols}, layout);
   grad.Fill(random, -1, 1);
   if (mode == WriteMode::kAccumulate) dtable.Fill(random, -1, 1);
   Reals expected = dtable.Read();
@@ -518,19 +722,24 @@ void TestBackward(DType dtype, DType out_dtype, int64_t rows, int64_t cols,
     magnitudes[i] = std::abs(expected[i]);
   }
   EmbeddingBackwardArgs args = {
-      rows,       cols,      first,       here,
-      ids.data(), kInt64,    grad.rows(), {dtable.data(), cols},
-      dtype,      out_dtype, mode};
+      rows,       cols,          first,       here,
+      ids.data(), DType::kInt64, grad.rows(), dtable.rows_out(),
+      dtype,      out_dtype,     mode};
   Workspace workspace(Kernels().embedding_backward_workspace_bytes(args));
   args.workspace = workspace.data();
   const std::string what = std::string("embedding_backward of ") + Name(dtype);
-  RunAllWays(&KernelTable::embedding_backward, args, {&dtable}, what);
+  RunAllWays(
+      {&dtable},
+      [&](KernelContext& context) {
+        Kernels().embedding_backward(args, context);
+      },
+      what);
   const Reals id = ids.Read(), g = grad.Read();
   for (int64_t r = 0; r < rows; ++r) {
     const auto row = static_cast<int64_t>(id[static_cast<size_t>(r)]) - first;
     if (row < 0 || row >= here) continue;
     for (int64_t c = 0; c < cols; ++c) {
-      const Real value = g[static_cast<size_t>(r * (cols + 1) + c)];
+      const Real value = g[static_cast<size_t>(r * cols + c)];
       expected[static_cast<size_t>(row * cols + c)] += value;
       magnitudes[static_cast<size_t>(row * cols + c)] += std::abs(value);
     }
@@ -548,7 +757,21 @@ TEST(EmbeddingTest, BackwardAddsUpInOrder) {
       TestBackward(dtype, dtype, 30, 7, 5, 0, mode);
       TestBackward(dtype, dtype, 5, 1500, 0, 20, mode);
     }
-    TestBackward(kBFloat16, kFloat32, 64, 130, 0, 20, mode);
+    TestBackward(DType::kBFloat16, DType::kFloat32, 64, 130, 0, 20, mode);
+    for (const auto& [cols, layout] : kRowsCases) {
+      for (DType dtype : kSixteenBitDTypes) {
+        TestBackward(dtype, dtype, 4, cols, 0, 20, mode, layout);
+      }
+    }
+    for (DType dtype : kFloatDTypes) {
+      TestBackward(dtype, dtype, 30, 61, 0, 20, mode, LayoutKind::kAlignedRows);
+    }
+    // More than 512 rows of one id.
+    for (LayoutKind layout :
+         {LayoutKind::kContiguous, LayoutKind::kUnalignedRows}) {
+      TestBackward(DType::kBFloat16, DType::kFloat32, 2400, 8, 0, 20, mode,
+                   layout);
+    }
   }
 }
 

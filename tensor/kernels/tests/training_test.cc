@@ -79,29 +79,29 @@ TEST(AccumulateRanksTest, AllOps) {
   }
 }
 
-// Parts of matrices as sources and out. The gaps between runs of out must stay
-// unchanged.
-void TestRuns(DType dtype, int ranks, int64_t runs, int64_t count) {
-  constexpr int64_t kGap = 5;
+// Parts of matrices as sources and out.
+void TestRuns(DType dtype, int ranks, int64_t runs, int64_t count,
+              LayoutKind layout) {
   Random random(3);
   std::vector<Operand> sources;
   std::vector<const void*> pointers;
   std::vector<int64_t> strides;
   for (int r = 0; r < ranks; ++r) {
-    // The second source has no gaps.
-    strides.push_back(r == 1 ? count : count + 4 * r + 8);
-    sources.emplace_back(dtype, std::vector<int64_t>{runs, strides.back()});
+    // If runs need not be aligned, the second source has no gaps.
+    const bool has_gaps = r != 1 || layout == LayoutKind::kAlignedRows;
+    sources.emplace_back(dtype, std::vector<int64_t>{runs, count},
+                         has_gaps ? layout : LayoutKind::kContiguous);
     sources.back().Fill(random, 1, 3);
+    strides.push_back(sources.back().stride(0));
   }
   for (const Operand& source : sources) pointers.push_back(source.data());
-  Operand out(dtype, {runs, count + kGap}),
-      expected(dtype, {runs, count + kGap});
-  out.Fill(random, 1, 3);
-  expected.set_bytes(out.bytes());
+  Operand out(dtype, {runs, count}, layout),
+      expected(dtype, {runs, count}, layout);
+  const int64_t out_stride = out.stride(0);
   AccumulateRanksArgs args = {
-      ReduceOp::kSum, pointers.data(), ranks,       out.data(),
-      count,          dtype,           dtype,       1,
-      runs,           strides.data(),  count + kGap};
+      ReduceOp::kSum, pointers.data(), ranks,     out.data(),
+      count,          dtype,           dtype,     1,
+      runs,           strides.data(),  out_stride};
   RunAllWays(&KernelTable::accumulate_ranks, args, {&out},
              "accumulate_ranks of runs");
   args.runs = 1;
@@ -115,7 +115,7 @@ void TestRuns(DType dtype, int ranks, int64_t runs, int64_t count) {
     }
     args.sources = of_run.data();
     args.out =
-        const_cast<std::byte*>(move_on(expected.data(), run * (count + kGap)));
+        const_cast<std::byte*>(move_on(expected.data(), run * out_stride));
     RunKernel(&KernelTable::accumulate_ranks, args);
   }
   EXPECT_EQ(out.Read(), expected.Read())
@@ -126,9 +126,15 @@ void TestRuns(DType dtype, int ranks, int64_t runs, int64_t count) {
 TEST(AccumulateRanksTest, RunsThatLieEvenly) {
   for (DType dtype : {kFloat32, kFloat64, kBFloat16, kFloat16, kInt32}) {
     for (int64_t runs : {1, 2, 3, 40}) {
-      for (int64_t count : {1, 3, 8, 67}) TestRuns(dtype, 3, runs, count);
+      for (int64_t count : {1, 3, 8, 67}) {
+        for (LayoutKind layout :
+             {LayoutKind::kAlignedRows, LayoutKind::kUnalignedRows}) {
+          TestRuns(dtype, 3, runs, count, layout);
+        }
+      }
     }
-    TestRuns(dtype, 300, 3, 7);
+    TestRuns(dtype, 300, 3, 7, LayoutKind::kUnalignedRows);
+    TestRuns(dtype, 130, 3, 21, LayoutKind::kAlignedRows);
   }
 }
 
