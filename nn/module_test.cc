@@ -293,28 +293,6 @@ TEST(ModuleTest, HasBuffers) {
   EXPECT_EQ(made.Parameters().size(), 2u);
 }
 
-TEST(ModuleTest, NamesParametersAndBuffersAtOnce) {
-  class Holder final : public Module {
-   public:
-    explicit Holder(Module& module) { RegisterModule("net", module); }
-
-   protected:
-    TensorList ForwardImpl(TensorSpan) override { return {}; }
-  };
-  Made made;
-  made.NamedParameters();
-  EXPECT_EQ(made.table_.name(), "table");
-  Holder holder(made);
-  holder.NamedParameters();
-  EXPECT_EQ(made.weight_.name(), "net.weight");
-  EXPECT_EQ(made.table_.name(), "net.table");
-  EXPECT_EQ(holder.NamedBuffers()[0].name, "net.table");
-  ASSERT_TRUE(holder.Materialize({}).ok());
-  Holder around(static_cast<Module&>(holder));
-  around.NamedParameters();
-  EXPECT_EQ(made.weight_.name(), "net.weight");
-}
-
 // Queries its names in its constructor.
 class AsksForNames final : public Module {
  public:
@@ -333,6 +311,23 @@ class Open final : public Module {
  protected:
   TensorList ForwardImpl(TensorSpan) override { return {}; }
 };
+
+TEST(ModuleTest, NamesParametersAndBuffersAtOnce) {
+  Made made;
+  made.NamedParameters();
+  EXPECT_EQ(made.table_.name(), "table");
+  Open holder;
+  holder.RegisterModule("net", made);
+  holder.NamedParameters();
+  EXPECT_EQ(made.weight_.name(), "net.weight");
+  EXPECT_EQ(made.table_.name(), "net.table");
+  EXPECT_EQ(holder.NamedBuffers()[0].name, "net.table");
+  ASSERT_TRUE(holder.Materialize({}).ok());
+  Open around;
+  around.RegisterModule("net", holder);
+  around.NamedParameters();
+  EXPECT_EQ(made.weight_.name(), "net.weight");
+}
 
 TEST(ModuleTest, NamesAreFromTheRootWhoeverAskedInAConstructor) {
   Open root;

@@ -39,29 +39,25 @@ class ScriptPart final : public nn::Module {
       : spec_(spec) {
     parts.push_back(this);
     if (spec.form == PartSpec::Form::kLinear) {
-      if (spec.tied_to < 0) {
-        linear_ = std::make_unique<nn::Linear>(
-            kScriptDim, kScriptDim, nn::LinearOptions{.bias = spec.bias});
-      } else {
-        linear_ = std::make_unique<nn::Linear>(
-            parts[static_cast<size_t>(spec.tied_to)]->linear_->weight());
-      }
-      RegisterModule("linear", *linear_);
+      linear_ = spec.tied_to < 0
+                    ? &Make<nn::Linear>("linear", {.in = kScriptDim,
+                                                   .out = kScriptDim,
+                                                   .bias = spec.bias})
+                    : &Make<nn::Linear>("linear",
+                                        parts[static_cast<size_t>(spec.tied_to)]
+                                            ->linear_->weight());
     }
     if (spec.form == PartSpec::Form::kShift) {
-      shift_ = std::make_shared<nn::Parameter>(
-          Shape{kScriptDim}, kFloat32,
-          nn::Initializer{nn::Initializer::Kind::kZeros});
-      RegisterParameter("shift", shift_);
+      shift_ = AddParameter("shift", {kScriptDim}, {});
     }
     for (const PartSpec& part : spec.parts) {
-      parts_.push_back(std::make_unique<ScriptPart>(part, parts));
-      RegisterModule(absl::StrCat(parts_.size() - 1), *parts_.back());
+      parts_.push_back(
+          &Make<ScriptPart>(absl::StrCat(parts_.size()), part, parts));
     }
   }
 
   const PartSpec& spec() const { return spec_; }
-  nn::Linear* linear() { return linear_.get(); }
+  nn::Linear* linear() { return linear_; }
   /// Returns whether it has parameters of its own.
   bool has_parameters() const {
     return linear_ != nullptr || shift_ != nullptr;
@@ -75,7 +71,7 @@ class ScriptPart final : public nn::Module {
     if (linear_ != nullptr) x = linear_->Forward(x);
     if (shift_ != nullptr) x = Add(x, ToDType(shift_->Get(), x.dtype()));
     for (int i = 0; i < spec_.repeats; ++i) {
-      for (const auto& part : parts_) {
+      for (ScriptPart* part : parts_) {
         if (!Captured(part->skipped_)) x = part->Forward(x);
       }
     }
@@ -88,9 +84,9 @@ class ScriptPart final : public nn::Module {
 
  private:
   const PartSpec spec_;
-  std::unique_ptr<nn::Linear> linear_;
+  nn::Linear* linear_ = nullptr;
   std::shared_ptr<nn::Parameter> shift_;
-  std::vector<std::unique_ptr<ScriptPart>> parts_;
+  std::vector<ScriptPart*> parts_;
   bool skipped_ = false;
 };
 
