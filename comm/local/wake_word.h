@@ -17,14 +17,14 @@
 #include <chrono>
 #include <climits>
 #include <cstdint>
+#include <thread>
 
 #include "crosshatch/base/threads.h"
-#include "crosshatch/comm/spin.h"
 
 namespace crosshatch::internal {
 
 /// The memory and the kernel of this machine.
-struct Machine : Scheduler {
+struct Machine {
   using Word = std::atomic<uint32_t>;
   static void Sleep(Word& word, uint32_t value) {
     // A lost notification costs the longest sleep.
@@ -33,6 +33,12 @@ struct Machine : Scheduler {
   }
   static void WakeAll(Word& word) {
     FutexWake(word, INT_MAX, FutexScope::kThisProcess);
+  }
+  /// Yields the core; returns for how long.
+  static std::chrono::nanoseconds Yield() {
+    const auto begin = std::chrono::steady_clock::now();
+    std::this_thread::yield();
+    return std::chrono::steady_clock::now() - begin;
   }
 };
 
@@ -53,9 +59,27 @@ class BasicWakeWord {
     if (sleepers_.load(std::memory_order_seq_cst) != 0) System::WakeAll(word_);
   }
 
-  /// Checks for a moment whether the word differs from `old`.
+  /// Checks for a moment whether the word differs from `old`. The moment is
+  /// short because ranks often outnumber cores. Then yields the core, which
+  /// costs less than to sleep and be woken. After a yield that took long, which
+  /// gave a time slice to another program, many calls do not yield.
   bool SpinWhile(uint32_t old) {
-    return spin_.Until(/*pauses=*/100, [&] { return Get() != old; });
+    for (int i = 0; i < 100; ++i) {
+      if (Get() != old) return true;
+      Pause();
+    }
+    const int without = calls_without_yield_.load(std::memory_order_relaxed);
+    if (without > 0) {
+      calls_without_yield_.store(without - 1, std::memory_order_relaxed);
+      return false;
+    }
+    for (int i = 0; i < 16; ++i) {
+      const bool was_long = System::Yield() > std::chrono::milliseconds(1);
+      if (was_long) calls_without_yield_.store(1000, std::memory_order_relaxed);
+      if (Get() != old) return true;
+      if (was_long) return false;
+    }
+    return false;
   }
 
   /// Waits until the word differs from `old`.
@@ -71,7 +95,7 @@ class BasicWakeWord {
   // On one cache line: a thread that changes the first reads the second.
   alignas(64) typename System::Word word_{0};
   typename System::Word sleepers_{0};
-  BasicSpin<System> spin_;
+  std::atomic<int> calls_without_yield_{0};
 };
 
 using WakeWord = BasicWakeWord<Machine>;

@@ -297,6 +297,31 @@ TEST(WakeWordTest, WakesNobodyByNoCall) {
   EXPECT_FALSE(word.SpinWhile(2));
 }
 
+struct Yielding : Machine {
+  static std::chrono::nanoseconds Yield() {
+    ++yields;
+    return time;
+  }
+  static inline int yields = 0;
+  static inline std::chrono::nanoseconds time{1000};
+};
+
+TEST(WakeWordTest, YieldsUntilAYieldTakesLong) {
+  BasicWakeWord<Yielding> word;
+  const auto yields = [&word] {
+    Yielding::yields = 0;
+    EXPECT_FALSE(word.SpinWhile(0));
+    return Yielding::yields;
+  };
+  const int often = yields();
+  EXPECT_GT(often, 1);
+  Yielding::time = milliseconds(3);
+  EXPECT_EQ(yields(), 1);
+  for (int call = 0; call < 1000; ++call) ASSERT_EQ(yields(), 0);
+  Yielding::time = std::chrono::microseconds(1);
+  EXPECT_EQ(yields(), often);
+}
+
 /// A lost wake hangs the test.
 struct WithoutBound : Machine {
   static void Sleep(Word& word, uint32_t value) {

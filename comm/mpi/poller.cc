@@ -5,11 +5,13 @@
 #include <chrono>
 #include <utility>
 
+#include "crosshatch/base/threads.h"
+
 namespace crosshatch::internal {
 namespace {
 
-/// Polls before the core is yielded: some tens of microseconds, about the cost
-/// of a sleep and a wake-up.
+/// Polls before sleeping: some tens of microseconds, about the cost of a sleep
+/// and a wake-up.
 constexpr int kLooks = 40;
 
 }  // namespace
@@ -47,21 +49,25 @@ void Poller::LookOnce() {
 
 void Poller::Lead(std::unique_lock<std::mutex>& lock, Waiter& self) {
   std::chrono::nanoseconds sleep = link_.first_sleep();
-  while (!self.finished) {
-    // Threads that send need the lock.
-    lock.unlock();
-    const bool any = spin_.Until(kLooks, [&] {
-      std::lock_guard held(*lock.mutex());
-      return Look() || self.finished;
-    });
-    lock.lock();
-    if (any) {
+  int looks = 0;
+  while (true) {
+    if (Look()) {
+      looks = 0;
       sleep = link_.first_sleep();
+    }
+    if (self.finished) return;
+    if (++looks < kLooks) {
+      // Threads that send need the lock.
+      lock.unlock();
+      Pause();
+      lock.lock();
       continue;
     }
     const uint32_t seen = link_.Arm();
-    if (Look() || self.finished) {
+    if (Look()) {
       link_.Disarm();
+      if (self.finished) return;
+      looks = 0;
       continue;
     }
     lock.unlock();

@@ -14,7 +14,6 @@
 
 #include "absl/functional/function_ref.h"
 #include "crosshatch/comm/mpi/link.h"
-#include "crosshatch/comm/spin.h"
 
 namespace crosshatch::internal {
 
@@ -49,7 +48,6 @@ class Poller {
   const std::function<bool()> take_messages_;
   std::vector<Waiter*> waiters_;
   bool has_leader_ = false;
-  Spin spin_;
 };
 
 }  // namespace crosshatch::internal
