@@ -25,11 +25,6 @@ MeshLayout Mesh(std::vector<int> sizes) {
   return MeshLayout::Create(std::move(axes)).value();
 }
 
-Layout Parse(const MeshLayout& mesh, int ndim, const std::string& text) {
-  return Layout::FromPlacements(mesh, ndim, ParsePlacements(text).value())
-      .value();
-}
-
 std::vector<int64_t> IndicesOf(const Interval& interval) {
   std::vector<int64_t> indices;
   for (int64_t i = interval.begin; i < interval.end; ++i) indices.push_back(i);
@@ -98,7 +93,7 @@ TEST(LayoutTest, OwnersHoldEachElementOnce) {
   for (const char* text :
        {"[R,R,R]", "[S(0),R,S(1)]", "[S(0),S(0),R]", "[_S(1,6),S(1),S(1)]",
         "[_S(0,3),S(0),S(1)]", "[R,S(1),R]"}) {
-    const Layout layout = Parse(mesh, 2, text);
+    const Layout layout = LayoutOf(mesh, 2, text);
     for (const Shape& shape :
          {Shape{5, 7}, Shape{1, 1}, Shape{0, 3}, Shape{12, 2}}) {
       std::vector<int> count(shape[0] * shape[1]);
@@ -120,7 +115,7 @@ TEST(LayoutTest, OwnersHoldEachElementOnce) {
 TEST(LayoutTest, FsdpOverTpIsAnOrder) {
   // 9 rows: 4 tensor-parallel chunks of 3, 3, 3, 0; each cut by FSDP into 2.
   const MeshLayout mesh = *MeshLayout::Create({{"fsdp", 2}, {"tp", 4}});
-  const Layout layout = Parse(mesh, 2, "[_S(0,4),S(0)]");
+  const Layout layout = LayoutOf(mesh, 2, "[_S(0,4),S(0)]");
   EXPECT_THAT(layout.axes_of_dim(0), ElementsAre(1, 0));
   EXPECT_EQ(layout, Layout(mesh, {{{1, 0}}, {}}));
   EXPECT_EQ(layout,
@@ -228,7 +223,7 @@ TEST(LayoutTest, PrintsPyTorchsNotation) {
             "{c,a} {} P(sum){b}");
   EXPECT_EQ(Layout(mesh, {{{0}, 64}, {{2}}}).ToString(), "[S(0)/64,R,S(1)]");
   EXPECT_EQ(Layout(mesh, {{{0}, 64}, {{2}}}).ToStringByDim(), "{a}/64 {c}");
-  EXPECT_EQ(Parse(mesh, 3, "[S(-1),R,S(-3)]").ToString(), "[S(2),R,S(0)]");
+  EXPECT_EQ(LayoutOf(mesh, 3, "[S(-1),R,S(-3)]").ToString(), "[S(2),R,S(0)]");
   EXPECT_EQ(Layout::Replicated(mesh, 0).ToString(), "[R,R,R]");
 }
 
@@ -305,17 +300,17 @@ TEST(LayoutTest, PartsAreConsistent) {
 }
 
 TEST(LayoutTest, EqualityIsByValue) {
-  const Layout a = Parse(Mesh({2, 2}), 2, "[S(0),P(sum)]");
-  const Layout b = Parse(Mesh({2, 2}), 2, "[S(0),P(sum)]");
+  const Layout a = LayoutOf(Mesh({2, 2}), 2, "[S(0),P(sum)]");
+  const Layout b = LayoutOf(Mesh({2, 2}), 2, "[S(0),P(sum)]");
   EXPECT_EQ(a, b);
   EXPECT_EQ(absl::HashOf(a), absl::HashOf(b));
-  EXPECT_NE(a, Parse(Mesh({2, 2}), 3, "[S(0),P(sum)]"));
-  EXPECT_NE(a, Parse(Mesh({2, 3}), 2, "[S(0),P(sum)]"));
-  EXPECT_NE(a, Parse(Mesh({2, 2}), 2, "[S(0),P(avg)]"));
-  EXPECT_NE(a, Parse(Mesh({2, 2}), 2, "[S(0),R]"));
+  EXPECT_NE(a, LayoutOf(Mesh({2, 2}), 3, "[S(0),P(sum)]"));
+  EXPECT_NE(a, LayoutOf(Mesh({2, 3}), 2, "[S(0),P(sum)]"));
+  EXPECT_NE(a, LayoutOf(Mesh({2, 2}), 2, "[S(0),P(avg)]"));
+  EXPECT_NE(a, LayoutOf(Mesh({2, 2}), 2, "[S(0),R]"));
   EXPECT_NE(a, a.WithDim(0, {{0}, 2}));
-  EXPECT_NE(Parse(Mesh({2, 2}), 1, "[_S(0,2),S(0)]"),
-            Parse(Mesh({2, 2}), 1, "[S(0),S(0)]"));
+  EXPECT_NE(LayoutOf(Mesh({2, 2}), 1, "[_S(0,2),S(0)]"),
+            LayoutOf(Mesh({2, 2}), 1, "[S(0),S(0)]"));
 }
 
 TEST(LayoutTest, FineAxesSplitSingleElementsBeneathUnits) {

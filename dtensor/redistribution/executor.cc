@@ -141,17 +141,19 @@ Collective CollectiveOf(const RedistributeStep& step,
   return collective;
 }
 
-absl::Status Issue(const RedistributeStep& step, const PreparedPlan::Step& part,
-                   const Tensor& source, const Tensor& destination,
-                   const DeviceMesh& mesh) {
-  Stream& stream = RankContext::Current().current_stream();
-  CH_ASSIGN_OR_RETURN(Communicator * communicator,
-                      mesh.communicator(step.axes, stream.name()));
-  return communicator->Issue(CollectiveOf(step, part, source, destination),
-                             stream);
-}
-
 }  // namespace
+
+void IssueAlong(absl::Span<const int> axes, const DeviceMesh& mesh,
+                Collective collective) {
+  RankContext& context = RankContext::Current();
+  Stream& stream = context.current_stream();
+  const absl::StatusOr<Communicator*> communicator =
+      mesh.communicator(axes, stream.name());
+  absl::Status status =
+      communicator.ok() ? (*communicator)->Issue(std::move(collective), stream)
+                        : communicator.status();
+  if (!status.ok()) context.Poison(std::move(status));
+}
 
 void AppendSegments(const Tensor& t, const Box& box, SegmentList& segments) {
   CH_CHECK_EQ(box.ndim(), t.ndim());
@@ -246,8 +248,8 @@ Tensor Run(const PreparedPlan& plan, const Tensor& local,
       destination = EmptyOf(part.sizes, current.dtype(), home);
       // Empty lists: no member of the group has elements to reduce.
       if (!part.boxes.sends.empty()) {
-        absl::Status status = Issue(step, part, current, destination, mesh);
-        if (!status.ok()) RankContext::Current().Poison(std::move(status));
+        IssueAlong(step.axes, mesh,
+                   CollectiveOf(step, part, current, destination));
       }
     } else {
       destination = RunLocal(step, part, current, home);

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "crosshatch/comm/collective.h"
 #include "crosshatch/dtensor/layout/box.h"
 #include "crosshatch/dtensor/redistribution/cross_mesh_plan.h"
@@ -33,6 +34,12 @@ void AppendSegments(const Tensor& t, const Box& box, SegmentList& segments);
 
 /// Returns the segments of one box.
 SegmentList SegmentsOf(const Tensor& t, const Box& box);
+
+/// Issues `collective` to the current stream, between the ranks that differ
+/// from this one in `axes` only (DeviceMesh::communicator). An error poisons
+/// the rank.
+void IssueAlong(absl::Span<const int> axes, const DeviceMesh& mesh,
+                Collective collective);
 
 /// A plan with this rank's transfers. A value that does not depend on any
 /// tensor's memory.

@@ -3,10 +3,8 @@
 #include <memory>
 #include <utility>
 
-#include "absl/status/status.h"
 #include "crosshatch/base/check.h"
-#include "crosshatch/base/status_macros.h"
-#include "crosshatch/comm/communicator.h"
+#include "crosshatch/comm/collective.h"
 #include "crosshatch/dtensor/layout/box.h"
 #include "crosshatch/dtensor/redistribution/executor.h"
 #include "crosshatch/dtensor/rules/op_rule.h"
@@ -16,17 +14,13 @@
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/ops/pointwise.h"
 #include "crosshatch/tensor/ops/reduce.h"
-#include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch {
 namespace {
 
 // Issues one all-reduce, in place, of all `tensors`.
-absl::Status Reduce(TensorSpan tensors, ReduceOp op, absl::Span<const int> axes,
-                    const DeviceMesh& mesh) {
-  Stream& stream = RankContext::Current().current_stream();
-  CH_ASSIGN_OR_RETURN(Communicator * communicator,
-                      mesh.communicator(axes, stream.name()));
+void Reduce(TensorSpan tensors, ReduceOp op, absl::Span<const int> axes,
+            const DeviceMesh& mesh) {
   Collective collective;
   collective.kind = CollectiveKind::kAllReduce;
   collective.dtype = tensors[0].dtype();
@@ -38,7 +32,7 @@ absl::Status Reduce(TensorSpan tensors, ReduceOp op, absl::Span<const int> axes,
   }
   collective.send = {segments};
   collective.recv = {std::move(segments)};
-  return communicator->Issue(std::move(collective), stream);
+  IssueAlong(axes, mesh, std::move(collective));
 }
 
 // Returns whether a target of `dtype` can be `value`.
@@ -70,20 +64,16 @@ class ClassParallelCrossEntropy {
     const Tensor& logits = locals[0];
     const Tensor& targets = locals[1];
     const DType dtype = StatisticsDType(logits.dtype());
-    const auto reduce = [&](TensorSpan tensors, ReduceOp with) {
-      absl::Status status = Reduce(tensors, with, axes_, mesh);
-      if (!status.ok()) RankContext::Current().Poison(std::move(status));
-    };
 
     const Shape last = {logits.ndim() - 1};
     TensorList row_max =
         ReductionOp(ReduceKind::kMax, last, /*keepdim=*/false, dtype)
             .Forward({logits});
-    if (row_max[0].numel() > 0) reduce(row_max, ReduceOp::kMax);
+    if (row_max[0].numel() > 0) Reduce(row_max, ReduceOp::kMax, axes_, mesh);
     TensorList parts =
         CrossEntropyPartOp(whole.ignore_index, first_class_, classes_)
             .Forward({logits, targets, row_max[0]});
-    if (row_max[0].numel() > 0) reduce(parts, ReduceOp::kSum);
+    if (row_max[0].numel() > 0) Reduce(parts, ReduceOp::kSum, axes_, mesh);
 
     Tensor logsumexp = UnaryPointwiseOp(UnaryOp::kLog).Forward({parts[0]})[0];
     AddInPlaceOp(1).Forward({logsumexp, row_max[0]});

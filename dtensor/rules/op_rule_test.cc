@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "crosshatch/dtensor/layout/layout_testutil.h"
 
 namespace crosshatch {
 namespace {
@@ -24,7 +25,7 @@ class AnyOp final : public Op {
 };
 
 const MeshLayout& Mesh() {
-  static const MeshLayout mesh = *MeshLayout::Create({{"dp", 2}, {"tp", 2}});
+  static const MeshLayout mesh = OracleMesh({2, 2});
   return mesh;
 }
 
@@ -34,11 +35,9 @@ struct Input {
 };
 
 RuleInput Describe(const Input& input) {
-  auto placements = ParsePlacements(input.placements);
-  auto layout = Layout::FromPlacements(
-      Mesh(), static_cast<int>(input.sizes.size()), *placements);
-  EXPECT_TRUE(layout.ok()) << layout.status();
-  return {.layout = *layout, .sizes = input.sizes};
+  return {.layout = LayoutOf(Mesh(), static_cast<int>(input.sizes.size()),
+                             input.placements),
+          .sizes = input.sizes};
 }
 
 // "inputs -> outputs" in PyTorch's notation.
@@ -137,6 +136,32 @@ TEST(SolveFactorsDeathTest, RefusesToChangeADestination) {
   };
   EXPECT_DEATH(Solve({{{4}, "[P(sum),R]"}, {{4}, "[R,R]"}}, none, true),
                "any\\(f32\\[4\\]\\|\\[P\\(sum\\),R\\], .*pending");
+}
+
+TEST(Einsum, NamesFactorsAndWholeDims) {
+  const auto solve = [](const std::vector<Input>& inputs, const char* spec,
+                        const Shape& new_sizes = {}) {
+    return Solve(inputs, [&](const RuleCall& call) {
+      return Einsum(call, spec, new_sizes);
+    });
+  };
+  // Rows of which the last dim is whole; remaining dims that broadcast.
+  EXPECT_EQ(solve({{{4, 6}, "[S(0),S(1)]"}, {{6}, "[R,S(0)]"}}, "...C,C->...C"),
+            "[S(0),R] [R,R] -> [S(0),R]");
+  EXPECT_EQ(solve({{{2, 4, 6}, "[S(0),R]"}, {{1, 6, 3}, "[R,R]"}},
+                  "...ik,...kn->...in"),
+            "[S(0),R] [R,R] -> [S(0),R]");
+  // A split factor that no output has; a new dim.
+  EXPECT_EQ(solve({{{4, 6}, "[S(0),S(1)]"}}, "...->"),
+            "[S(0),S(1)] -> [P(sum),P(sum)]");
+  EXPECT_EQ(solve({{{4, 6}, "[S(0),S(1)]"}}, "bc->b_c", {5}),
+            "[S(0),S(1)] -> [S(0),S(2)]");
+}
+
+TEST(EinsumDeathTest, NamesARuleThatDoesNotFit) {
+  EXPECT_DEATH(Solve({{{4, 6}, "[R,R]"}},
+                     [](const RuleCall& call) { return Einsum(call, "b->b"); }),
+               "any\\(f32\\[4, 6\\].*: its rule is b->b");
 }
 
 TEST(SolveFactors, WidthsScaleUnits) {

@@ -4,17 +4,14 @@
 #include <numeric>
 #include <utility>
 
-#include "absl/status/status.h"
 #include "crosshatch/base/check.h"
-#include "crosshatch/base/status_macros.h"
-#include "crosshatch/comm/communicator.h"
+#include "crosshatch/comm/collective.h"
 #include "crosshatch/dtensor/layout/box.h"
 #include "crosshatch/dtensor/redistribution/executor.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/ops/view.h"
-#include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch {
 namespace {
@@ -30,50 +27,7 @@ Box BoxOf(const Tensor& t, int dim, const Interval& of,
   return box;
 }
 
-absl::Status Exchange(const Tensor& local, const PartsMove& move,
-                      const DeviceMesh& mesh, const char* label,
-                      const Tensor& out) {
-  Stream& stream = RankContext::Current().current_stream();
-  CH_ASSIGN_OR_RETURN(Communicator * communicator,
-                      mesh.communicator(move.axes, stream.name()));
-  Collective collective;
-  collective.kind = CollectiveKind::kAllToAll;
-  collective.dtype = local.dtype();
-  collective.label = label;
-  const Interval& has = move.has[move.here];
-  const Interval& wants = move.wants[move.here];
-  for (size_t r = 0; r < move.has.size(); ++r) {
-    collective.send.push_back(SegmentsOf(
-        local, BoxOf(local, move.dim, has, Intersect(has, move.wants[r]))));
-    collective.recv.push_back(SegmentsOf(
-        out, BoxOf(out, move.dim, wants, Intersect(wants, move.has[r]))));
-  }
-  return communicator->Issue(std::move(collective), stream);
-}
-
-absl::Status Gather(const Tensor& local, int dim,
-                    absl::Span<const int64_t> counts,
-                    absl::Span<const int> axes, const DeviceMesh& mesh,
-                    const char* label, const Tensor& whole) {
-  Stream& stream = RankContext::Current().current_stream();
-  CH_ASSIGN_OR_RETURN(Communicator * communicator,
-                      mesh.communicator(axes, stream.name()));
-  Collective collective;
-  collective.kind = CollectiveKind::kAllGather;
-  collective.dtype = local.dtype();
-  collective.label = label;
-  collective.send = {SegmentsOf(local, WholeBox(local.sizes()))};
-  Box part = WholeBox(whole.sizes());
-  for (int64_t count : counts) {
-    part.sizes[dim] = count;
-    collective.recv.push_back(SegmentsOf(whole, part));
-    part.offsets[dim] += count;
-  }
-  return communicator->Issue(std::move(collective), stream);
-}
-
-}  // namespace
-
+// Returns whether some rank needs what another one has.
 bool MovesApart(const PartsMove& move) {
   for (size_t r = 0; r < move.has.size(); ++r) {
     for (size_t other = 0; other < move.has.size(); ++other) {
@@ -83,6 +37,8 @@ bool MovesApart(const PartsMove& move) {
   }
   return false;
 }
+
+}  // namespace
 
 Tensor MoveParts(const Tensor& local, const PartsMove& move,
                  const DeviceMesh& mesh, const char* label) {
@@ -110,8 +66,17 @@ Tensor MoveParts(const Tensor& local, const PartsMove& move,
     const Tensor sent = Repeats(local.sizes(), local.strides())
                             ? CloneOp().Forward({local})[0]
                             : local;
-    absl::Status status = Exchange(sent, move, mesh, label, out);
-    if (!status.ok()) RankContext::Current().Poison(std::move(status));
+    Collective collective;
+    collective.kind = CollectiveKind::kAllToAll;
+    collective.dtype = sent.dtype();
+    collective.label = label;
+    for (size_t r = 0; r < move.has.size(); ++r) {
+      collective.send.push_back(SegmentsOf(
+          sent, BoxOf(sent, move.dim, has, Intersect(has, move.wants[r]))));
+      collective.recv.push_back(SegmentsOf(
+          out, BoxOf(out, move.dim, wants, Intersect(wants, move.has[r]))));
+    }
+    IssueAlong(move.axes, mesh, std::move(collective));
     return out;
   }
   const Interval common = Intersect(wants, has);
@@ -132,8 +97,18 @@ Tensor GatherParts(const Tensor& local, int dim,
   sizes[dim] = std::accumulate(counts.begin(), counts.end(), int64_t{0});
   Tensor whole = Empty(sizes, local.dtype());
   if (whole.numel() == 0) return whole;
-  absl::Status status = Gather(local, dim, counts, axes, mesh, label, whole);
-  if (!status.ok()) RankContext::Current().Poison(std::move(status));
+  Collective collective;
+  collective.kind = CollectiveKind::kAllGather;
+  collective.dtype = local.dtype();
+  collective.label = label;
+  collective.send = {SegmentsOf(local, WholeBox(local.sizes()))};
+  Box part = WholeBox(sizes);
+  for (int64_t count : counts) {
+    part.sizes[dim] = count;
+    collective.recv.push_back(SegmentsOf(whole, part));
+    part.offsets[dim] += count;
+  }
+  IssueAlong(axes, mesh, std::move(collective));
   return whole;
 }
 

@@ -60,9 +60,6 @@ struct PartsMove {
   size_t here = 0;                   ///< This rank.
 };
 
-/// Returns whether some rank needs what another one has.
-bool MovesApart(const PartsMove& move);
-
 /// Returns what this rank needs, with zeros for what no rank has: an all-to-all
 /// in which each rank receives what it needs, or nothing if no rank needs what
 /// another has. A communication error poisons the rank.

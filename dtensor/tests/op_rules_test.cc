@@ -11,8 +11,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "crosshatch/dtensor/layout/layout.h"
+#include "crosshatch/dtensor/redistribution/fuzz_testutil.h"
 #include "crosshatch/dtensor/rules/op_rule.h"
 #include "crosshatch/dtensor/tests/op_rule_cases.h"
 #include "crosshatch/tensor/ops/norm.h"
@@ -23,61 +25,67 @@ namespace {
 
 using MeshShape = std::vector<int>;
 
-class OpRules
-    : public testing::TestWithParam<std::tuple<RuleFamily, MeshShape>> {};
+// Returns how many combinations of its inputs' layouts each call runs with: an
+// even sample. Nightly, CROSSHATCH_RULE_LAYOUTS takes more. Attention on two
+// mesh axes has 64,000 combinations of its three inputs' layouts, and with all
+// options a hundred million.
+size_t Most(size_t otherwise) {
+  return FuzzCases("CROSSHATCH_RULE_LAYOUTS", static_cast<unsigned>(otherwise));
+}
+bool IsNightly() { return Most(0) != 0; }
 
-// Runs each call with every combination of its inputs' layouts. If there are
-// more than 60 (on two axes 20), it takes an even sample. op_rules_nightly_test
-// takes more.
+std::vector<MeshShape> Meshes(int max_ndim) {
+  std::vector<MeshShape> meshes = {{2}, {3}};
+  if (IsNightly()) meshes.push_back({4});
+  if (max_ndim > 1) meshes.push_back({2, 2});
+  return meshes;
+}
+
+using FamilyOnMesh = std::tuple<RuleFamily, MeshShape>;
+
+std::string NameOf(const testing::TestParamInfo<FamilyOnMesh>& info) {
+  return absl::StrCat(std::get<RuleFamily>(info.param).name, "On",
+                      absl::StrJoin(std::get<MeshShape>(info.param), ""));
+}
+
+class OpRules : public testing::TestWithParam<FamilyOnMesh> {};
+
 TEST_P(OpRules, GiveWhatPlainTensorsGive) {
   const auto& [family, mesh] = GetParam();
-  const RuleTally tally = CheckRules(mesh, family, mesh.size() == 1 ? 60 : 20);
-  std::printf("%s: %lld combinations of layouts, %lld different calls\n",
-              family.name, static_cast<long long>(tally.combinations),
+  const RuleTally tally =
+      CheckRules(mesh, family, Most(mesh.size() == 1 ? 60 : 20));
+  std::printf("%s: %zu ops, %lld combinations of layouts, %lld calls\n",
+              family.name, tally.ops.size(),
+              static_cast<long long>(tally.combinations),
               static_cast<long long>(tally.calls));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, OpRules,
                          testing::Combine(testing::ValuesIn(RuleFamilies()),
-                                          testing::Values(MeshShape{2},
-                                                          MeshShape{3},
-                                                          MeshShape{2, 2})),
-                         [](const auto& info) {
-                           std::string name = absl::StrCat(
-                               std::get<RuleFamily>(info.param).name, "On");
-                           for (int n : std::get<MeshShape>(info.param))
-                             absl::StrAppend(&name, n);
-                           return name;
-                         });
+                                          testing::ValuesIn(Meshes(2))),
+                         NameOf);
 
-class OpRulesOnOtherLayouts
-    : public testing::TestWithParam<std::tuple<RuleFamily, MeshShape>> {};
+class OpRulesOnOtherLayouts : public testing::TestWithParam<FamilyOnMesh> {};
 
 // An op may keep a pending reduction only if that is correct.
 TEST_P(OpRulesOnOtherLayouts, GiveWhatPlainTensorsGiveFromPendingReductions) {
   const auto& [family, mesh] = GetParam();
-  CheckRules(mesh, family, /*most=*/20,
-             {.reductions = {ReduceOp::kAvg, ReduceOp::kProduct, ReduceOp::kMin,
-                             ReduceOp::kMax}});
+  RuleLayouts tried = {.reductions = {ReduceOp::kAvg, ReduceOp::kProduct,
+                                      ReduceOp::kMin, ReduceOp::kMax}};
+  if (IsNightly()) tried.reductions.push_back(ReduceOp::kSum);
+  CheckRules(mesh, family, Most(20), tried);
 }
 
 // Splits into pairs of elements.
 TEST_P(OpRulesOnOtherLayouts, GiveWhatPlainTensorsGiveInUnits) {
   const auto& [family, mesh] = GetParam();
-  CheckRules(mesh, family, /*most=*/20, {.unit = 2});
+  CheckRules(mesh, family, Most(20), {.unit = 2});
 }
 
 INSTANTIATE_TEST_SUITE_P(All, OpRulesOnOtherLayouts,
                          testing::Combine(testing::ValuesIn(RuleFamilies()),
-                                          testing::Values(MeshShape{2},
-                                                          MeshShape{3})),
-                         [](const auto& info) {
-                           std::string name = absl::StrCat(
-                               std::get<RuleFamily>(info.param).name, "On");
-                           for (int n : std::get<MeshShape>(info.param))
-                             absl::StrAppend(&name, n);
-                           return name;
-                         });
+                                          testing::ValuesIn(Meshes(1))),
+                         NameOf);
 
 class NormBackward : public testing::TestWithParam<bool> {};
 
