@@ -28,7 +28,7 @@
 #include "crosshatch/checkpoint/offline.h"
 #include "crosshatch/checkpoint/safetensors.h"
 #include "crosshatch/comm/world.h"
-#include "crosshatch/dtensor/redistribution/fuzz_testutil.h"
+#include "crosshatch/dtensor/layout/layout_testutil.h"
 #include "crosshatch/nn/models/llama.h"
 #include "crosshatch/nn/state_dict.h"
 #include "crosshatch/tensor/creation.h"

@@ -7,7 +7,6 @@
 
 #include "crosshatch/dtensor/layout/layout.h"
 #include "crosshatch/dtensor/redistribution/comm_origin.h"
-#include "crosshatch/dtensor/redistribution/implicit_redistribution.h"
 #include "crosshatch/dtensor/redistribution/options.h"
 #include "crosshatch/tensor/tensor.h"
 

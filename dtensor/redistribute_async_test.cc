@@ -16,7 +16,6 @@
 #include "crosshatch/dtensor/dtensor_testutil.h"
 #include "crosshatch/dtensor/layout/layout_testutil.h"
 #include "crosshatch/dtensor/redistribute.h"
-#include "crosshatch/dtensor/redistribution/fuzz_testutil.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/cast.h"

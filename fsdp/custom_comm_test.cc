@@ -11,7 +11,7 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
-#include "crosshatch/dtensor/redistribution/fuzz_testutil.h"
+#include "crosshatch/dtensor/layout/layout_testutil.h"
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/fsdp/sharded_module.h"
 #include "crosshatch/fsdp/testutil.h"

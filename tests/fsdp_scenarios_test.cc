@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "crosshatch/dtensor/redistribution/fuzz_testutil.h"
+#include "crosshatch/dtensor/layout/layout_testutil.h"
 #include "crosshatch/fsdp/policy.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/tests/fsdp_script.h"

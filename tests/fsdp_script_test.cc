@@ -21,7 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "crosshatch/dtensor/redistribution/fuzz_testutil.h"
+#include "crosshatch/dtensor/layout/layout_testutil.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -15,7 +15,7 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
-#include "crosshatch/dtensor/redistribution/implicit_redistribution.h"
+#include "crosshatch/dtensor/redistribute.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/models/kv_cache.h"
 #include "crosshatch/nn/models/llama.h"

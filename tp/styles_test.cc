@@ -12,7 +12,6 @@
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/redistribute.h"
-#include "crosshatch/dtensor/redistribution/implicit_redistribution.h"
 #include "crosshatch/nn/activation_checkpoint.h"
 #include "crosshatch/nn/layers/linear.h"
 #include "crosshatch/nn/layers/norm.h"

@@ -6,6 +6,7 @@
 /// Meshes and layouts for tests, exhaustive or random.
 
 #include <cstdint>
+#include <cstdlib>
 #include <random>
 #include <string>
 #include <vector>
@@ -44,6 +45,29 @@ Layout RandomLayout(const MeshLayout& mesh, int ndim, std::mt19937& random);
 
 /// Returns a random shape of `ndim` dims of up to `most` elements.
 Shape RandomShape(int ndim, int most, std::mt19937& random);
+
+/// \name Fuzz tests of distributed tensors
+/// @{
+
+/// Returns a number from the environment.
+inline unsigned FuzzCases(const char* name, unsigned otherwise) {
+  const char* const text = std::getenv(name);
+  return text == nullptr
+             ? otherwise
+             : static_cast<unsigned>(std::strtoul(text, nullptr, 10));
+}
+
+inline unsigned FuzzSeed() {
+  return FuzzCases("CROSSHATCH_FUZZ_SEED", 20240607);
+}
+
+/// Returns meshes of one to three axes and up to 18 ranks.
+inline const std::vector<std::vector<int>>& FuzzMeshes() {
+  static const auto* const meshes = new std::vector<std::vector<int>>{
+      {3}, {2, 2}, {2, 3}, {4, 2}, {2, 2, 2}, {3, 2, 2}, {2, 1, 3}, {3, 3, 2}};
+  return *meshes;
+}
+/// @}
 
 }  // namespace crosshatch
 

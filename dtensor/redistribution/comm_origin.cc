@@ -6,12 +6,13 @@
 namespace crosshatch {
 namespace {
 
-struct OriginSlot final : RankContext::Extension {
+struct ScopesOfRank final : RankContext::Extension {
   CommOrigin origin;
+  ImplicitRedistribution mode = ImplicitRedistribution::kAllow;
 };
 
-CommOrigin& OriginOfRank() {
-  return RankContext::Current().Get<OriginSlot>().origin;
+ScopesOfRank& ScopesHere() {
+  return RankContext::Current().Get<ScopesOfRank>();
 }
 
 }  // namespace
@@ -30,13 +31,27 @@ const char* Name(CommOrigin::Kind kind) {
   return "unknown";
 }
 
-CommOrigin CurrentCommOrigin() { return OriginOfRank(); }
+CommOrigin CurrentCommOrigin() { return ScopesHere().origin; }
 
 CommOriginScope::CommOriginScope(const CommOrigin& origin)
-    : current_(OriginOfRank()), previous_(current_) {
+    : current_(ScopesHere().origin), previous_(current_) {
   current_ = origin;
 }
 
 CommOriginScope::~CommOriginScope() { current_ = previous_; }
+
+ImplicitRedistribution CurrentImplicitRedistribution() {
+  return ScopesHere().mode;
+}
+
+ImplicitRedistributionScope::ImplicitRedistributionScope(
+    ImplicitRedistribution mode)
+    : current_(ScopesHere().mode), previous_(current_) {
+  current_ = mode;
+}
+
+ImplicitRedistributionScope::~ImplicitRedistributionScope() {
+  current_ = previous_;
+}
 
 }  // namespace crosshatch

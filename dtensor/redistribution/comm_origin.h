@@ -3,8 +3,8 @@
 #define CROSSHATCH_DTENSOR_REDISTRIBUTION_COMM_ORIGIN_H_
 
 /// \file
-/// CommOrigin: why a rank communicates. An event sink may query it while it
-/// receives a collective.
+/// Why a rank communicates (CommOrigin), and whether it may do so implicitly.
+/// An event sink may query the origin while it receives a collective.
 
 #include <cstdint>
 
@@ -72,6 +72,44 @@ struct RedistributeCounts {
   int64_t op_calls = 0;
   /// The total cost.
   RedistributeCost cost;
+};
+
+/// What happens to implicit redistributions that communicate: those of op
+/// inputs and gradients that the program did not request.
+enum class ImplicitRedistribution : uint8_t {
+  /// Performs it. Counts and the event log include it.
+  kAllow,
+  /// Performs it and prints the op and the plan to standard error, once for
+  /// each rank, op and plan.
+  kWarn,
+  /// Fails a check that names the op and the plan.
+  kForbid,
+};
+
+/// Returns the mode of the rank's innermost scope; kAllow outside of all.
+ImplicitRedistribution CurrentImplicitRedistribution();
+
+/// Sets the mode for the rank's implicit redistributions that communicate.
+/// Those that only take a part of what a rank holds are allowed in any mode.
+/// Scopes nest; the innermost counts.
+class ImplicitRedistributionScope {
+ public:
+  explicit ImplicitRedistributionScope(ImplicitRedistribution mode);
+  ~ImplicitRedistributionScope();
+  ImplicitRedistributionScope(const ImplicitRedistributionScope&) = delete;
+  ImplicitRedistributionScope& operator=(const ImplicitRedistributionScope&) =
+      delete;
+
+ private:
+  ImplicitRedistribution& current_;
+  const ImplicitRedistribution previous_;
+};
+
+/// ImplicitRedistributionScope(ImplicitRedistribution::kForbid).
+class ForbidImplicitRedistribution : public ImplicitRedistributionScope {
+ public:
+  ForbidImplicitRedistribution()
+      : ImplicitRedistributionScope(ImplicitRedistribution::kForbid) {}
 };
 
 }  // namespace crosshatch

@@ -14,7 +14,6 @@
 
 #include "crosshatch/dtensor/layout/layout_testutil.h"
 #include "crosshatch/dtensor/redistribution/cross_mesh_plan.h"
-#include "crosshatch/dtensor/redistribution/fuzz_testutil.h"
 #include "crosshatch/dtensor/redistribution/interpreter.h"
 #include "crosshatch/dtensor/redistribution/plan.h"
 #include "gtest/gtest.h"

@@ -11,7 +11,7 @@
 #include "crosshatch/base/error_context.h"
 #include "crosshatch/base/event_sink.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/dtensor/redistribution/implicit_redistribution.h"
+#include "crosshatch/dtensor/redistribution/comm_origin.h"
 
 namespace crosshatch {
 

@@ -14,7 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "crosshatch/dtensor/layout/layout.h"
-#include "crosshatch/dtensor/redistribution/fuzz_testutil.h"
+#include "crosshatch/dtensor/layout/layout_testutil.h"
 #include "crosshatch/dtensor/rules/op_rule.h"
 #include "crosshatch/dtensor/tests/op_rule_cases.h"
 #include "crosshatch/tensor/ops/norm.h"

@@ -26,7 +26,6 @@
 #include "absl/types/span.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/dtensor/layout/layout_testutil.h"
-#include "crosshatch/dtensor/redistribution/fuzz_testutil.h"
 #include "crosshatch/dtensor/tests/random_program.h"
 
 namespace crosshatch {

@@ -23,7 +23,6 @@
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/layout/layout_testutil.h"
 #include "crosshatch/dtensor/redistribute.h"
-#include "crosshatch/dtensor/redistribution/fuzz_testutil.h"
 #include "crosshatch/dtensor/redistribution/interpreter.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/tensor/creation.h"

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "crosshatch/dtensor/redistribution/fuzz_testutil.h"
+#include "crosshatch/dtensor/layout/layout_testutil.h"
 #include "crosshatch/fsdp/tests/adversarial_training_testutil.h"
 #include "gtest/gtest.h"
 
