@@ -110,10 +110,6 @@ TEST(DTensorCreation, CountsAcrossRanks) {
           }
         }
       }
-      const Layout rows = Rows(mesh);
-      const Tensor t = Empty({5, 2}, mesh, rows);
-      CH_EXPECT_EQ(LayoutOf(t), rows);
-      CH_EXPECT_EQ(t.sizes(), (Shape{5, 2}));
     });
   }
 }

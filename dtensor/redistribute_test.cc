@@ -217,20 +217,6 @@ TEST(Redistribute, CountsTheCopyOfExpandedTensors) {
   });
 }
 
-TEST(Redistribute, TheGradientOfAGradientIsRight) {
-  OnMesh({2}, [](const DeviceMesh& mesh) {
-    const Tensor dense = Numbers({5, 3}, 1);
-    const auto layouts = AllLayouts(mesh.layout(), 2, true);
-    for (const Layout& from : layouts) {
-      for (const Layout& to : layouts) {
-        Tensor x = Spread(dense, mesh, from);
-        x.set_requires_grad(true);
-        ExpectGradientsThrough(x, Redistribute(x, to), dense);
-      }
-    }
-  });
-}
-
 // [P(sum),P(sum)] -> [S(0),R] of 64x64 floats: one all-reduce of the whole is
 // the lightest, a reduce-scatter of quarters and a gather of halves the
 // smallest.
@@ -407,16 +393,6 @@ TEST(RedistributeDeathTest, TheInnermostScopeCounts) {
                     HiddenSum(mesh);
                   }
                   HiddenSum(mesh);
-                });
-}
-
-TEST(RedistributeDeathTest, ImplicitOnesCanBeForbidden) {
-  ExpectDeathOn({2}, "exp: an input would be redistributed.*all_reduce",
-                [](const DeviceMesh& mesh) {
-                  const Layout sum = Sums(mesh, 1);
-                  const Tensor x = Spread(Numbers({4}, 1), mesh, sum);
-                  ForbidImplicitRedistribution scope;
-                  Exp(x);
                 });
 }
 

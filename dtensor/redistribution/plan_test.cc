@@ -256,19 +256,6 @@ TEST(RedistributePlanTest, SizesThatLeaveRanksEmptyNeedNoCommunication) {
       0);
 }
 
-TEST(RedistributePlanTest, TheModelDecidesBetweenLaunchesAndBytes) {
-  const MeshLayout mesh = OracleMesh({2, 2});
-  const Layout from = LayoutOf(mesh, 2, "[P(sum),P(sum)]");
-  const Layout to = LayoutOf(mesh, 2, "[S(0),R]");
-  const auto launches = [&](int64_t bytes_per_launch) {
-    return PlanRedistribute(from, to, {64, 64}, kElementSize,
-                            {.bytes_per_launch = bytes_per_launch})
-        ->cost.launches;
-  };
-  EXPECT_EQ(launches(0), 2);
-  EXPECT_EQ(launches(1 << 30), 1);
-}
-
 TEST(RedistributePlanTest, RefusesWhatDoesNotFit) {
   const Layout layout = Layout::Replicated(OracleMesh({2}), 2);
   const auto message = [&layout](const Layout& to, const Shape& shape) {

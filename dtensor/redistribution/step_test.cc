@@ -77,25 +77,6 @@ TEST(RedistributeStepTest, PrintsDimsAxesAndOp) {
   }
 }
 
-TEST(StepTransfersTest, OnlyWhatChangesOwnerMoves) {
-  const RedistributeStep step = {.kind = Kind::kAllToAll,
-                                 .axes = {0, 1},
-                                 .from = Parse(1, "[_S(0,2),S(0)]"),
-                                 .to = Parse(1, "[S(0),S(0)]")};
-  // Ranks 1 and 2 swap; ranks 0 and 3 keep what they have.
-  for (int rank = 0; rank < 4; ++rank) {
-    const TransferBoxes boxes =
-        StepTransfers(step, {8}, OracleMesh({2, 2}).CoordinateAt(rank));
-    const int partner = rank == 1 ? 2 : rank == 2 ? 1 : rank;
-    for (int peer = 0; peer < 4; ++peer) {
-      EXPECT_EQ(boxes.self, rank);
-      EXPECT_EQ(boxes.sends[peer].numel(), peer == partner ? 2 : 0);
-      EXPECT_EQ(boxes.receives[peer].numel(), peer == partner ? 2 : 0);
-    }
-  }
-  EXPECT_EQ(StepCost(step, {8}, 4), (RedistributeCost{8, 1}));
-}
-
 TEST(StepTransfersTest, BoxesAreRelativeToTheShards) {
   const RedistributeStep step = {.kind = Kind::kAllToAll,
                                  .axes = {1},

@@ -117,12 +117,5 @@ TEST(RegisterOpRule, AProgramMayRunDistributedOpsThatEmptyTheCache) {
   });
 }
 
-TEST(RegisterOpRuleDeathTest, ReportsAnOpWithoutARule) {
-  ExpectDeathOn({2}, "twice\\(f32\\[2\\]\\|\\[R\\]\\): .* RegisterOpRule",
-                [](const DeviceMesh& mesh) {
-                  Apply1(Twice(), {Spread(Ones({2}), mesh, Whole(mesh, 1))});
-                });
-}
-
 }  // namespace
 }  // namespace crosshatch
