@@ -37,10 +37,16 @@ int AxisNamed(const MeshLayout& mesh, const std::string& name) {
   return *axis;
 }
 
-// "{tp|fsdp}/4".
+// "{tp|fsdp}/4", "{fsdp}@0,5".
 DimSharding ParseDim(const MeshLayout& mesh, const std::string& text) {
   DimSharding sharding;
-  const std::vector<std::string> parts = absl::StrSplit(text, '/');
+  const std::vector<std::string> and_cuts = absl::StrSplit(text, '@');
+  if (and_cuts.size() > 1) {
+    for (const auto& cut : absl::StrSplit(and_cuts[1], ',')) {
+      sharding.cuts.push_back(Number(std::string(cut)));
+    }
+  }
+  const std::vector<std::string> parts = absl::StrSplit(and_cuts[0], '/');
   if (parts.size() > 1) sharding.unit = Number(parts[1]);
   const std::vector<std::string> coarse_and_fine =
       absl::StrSplit(Inside(parts[0], "{", "}"), '|');

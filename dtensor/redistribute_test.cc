@@ -108,6 +108,8 @@ TEST(Redistribute, KeepsUnitsTogether) {
         r.WithDim(0, {.axes = {1}, .unit = 4}),
         r.WithDim(0, {.axes = {1, 0}, .unit = 3}),
         r.WithDim(0, {.axes = {1}, .unit = 4}).WithFineShard(0, 0),
+        r.WithDim(0, {.axes = {1, 0}, .cuts = {3}}),
+        r.WithDim(0, {.axes = {1, 0}, .unit = 4, .fine_axes = 1, .cuts = {0}}),
         r.WithShard(0, 0),
         r.WithPartial(1, ReduceOp::kSum),
     };

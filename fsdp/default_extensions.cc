@@ -197,6 +197,11 @@ absl::StatusOr<ShardedForm> ChunkBeneath(const Tensor& parameter,
                          "parameters (experts) a mesh without it"));
       }
     }
+    if (!inner.sharding(dim).cuts.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("has cuts on dim ", dim, " already, in ",
+                       inner.ToString(), "; shard it on another dim"));
+    }
     if (inner.is_partial()) {
       return absl::InvalidArgumentError(absl::StrCat(
           "is partial: its reduction is pending in ", inner.ToString()));

@@ -28,6 +28,17 @@ Interval Chunk(const Interval& whole, int count, int index) {
   return {begin, std::min(begin + chunk, whole.end)};
 }
 
+// Returns the chunk of `whole` between two neighbouring `cuts`, relative to its
+// begin.
+Interval CutChunk(const Interval& whole, absl::Span<const int64_t> cuts,
+                  int index) {
+  const auto at = [&](int64_t cut) {
+    return std::min(whole.begin + cut, whole.end);
+  };
+  return {index == 0 ? whole.begin : at(cuts[index - 1]),
+          index == static_cast<int>(cuts.size()) ? whole.end : at(cuts[index])};
+}
+
 Interval UnitsToElements(const Interval& units, int64_t unit, int64_t size) {
   return {std::min(units.begin * unit, size), std::min(units.end * unit, size)};
 }
@@ -44,6 +55,31 @@ absl::Status CheckCommuting(const MeshLayout& mesh,
           ": the result would depend on their order"));
     }
     if (first == nullptr) first = &state;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckCuts(const MeshLayout& mesh, int dim,
+                       const DimSharding& sharding) {
+  const std::vector<int64_t>& cuts = sharding.cuts;
+  if (cuts.empty() || sharding.axes.empty()) return absl::OkStatus();
+  const int last = sharding.axes.back();
+  if (static_cast<int>(cuts.size()) != mesh.size(last) - 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "layout: dim ", dim, " has ", cuts.size(),
+        " cuts, but its last axis \"", mesh.axis_name(last), "\" of ",
+        mesh.size(last), " ranks needs ", mesh.size(last) - 1));
+  }
+  if (cuts[0] < 0 || !std::is_sorted(cuts.begin(), cuts.end())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("layout: the cuts ", absl::StrJoin(cuts, ","), " of dim ",
+                     dim, " are not ascending from 0 on"));
+  }
+  if (sharding.unit != 1 && sharding.fine_axes == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("layout: dim ", dim, " has cuts, and its last axis \"",
+                     mesh.axis_name(last), "\" splits units of ", sharding.unit,
+                     "; make it a fine axis"));
   }
   return absl::OkStatus();
 }
@@ -78,6 +114,7 @@ absl::StatusOr<std::vector<AxisState>> AxisStates(
       axes[axis].kind = AxisState::Kind::kShard;
       axes[axis].dim = static_cast<int>(dim);
     }
+    CH_RETURN_IF_ERROR(CheckCuts(mesh, static_cast<int>(dim), dims[dim]));
   }
   if (partials.size() > axes.size()) {
     return absl::InvalidArgumentError(
@@ -104,6 +141,7 @@ void DropAxis(int axis, std::vector<DimSharding>& dims) {
     if (it == sharding.axes.end()) continue;
     if (sharding.axes.end() - it <= sharding.fine_axes) --sharding.fine_axes;
     sharding.axes.erase(it);
+    sharding.cuts.clear();
   }
 }
 
@@ -136,6 +174,7 @@ absl::StatusOr<Layout> Layout::Create(MeshLayout mesh,
       sharding.unit = 1;
     }
     if (sharding.unit == 1) sharding.fine_axes = 0;
+    if (sharding.axes.empty()) sharding.cuts.clear();
   }
   size_t hash = absl::HashOf(mesh, dims);
   for (const AxisState& state : axes) {
@@ -259,8 +298,15 @@ Layout Layout::WithShard(int axis, int dim, int position) const {
     ++dims[dim].fine_axes;
   }
   axes.insert(axes.begin() + position, axis);
+  dims[dim].cuts.clear();
   partials[axis].reset();
   return Layout(mesh(), std::move(dims), std::move(partials));
+}
+
+Layout Layout::WithCuts(int dim, std::vector<int64_t> cuts) const {
+  DimSharding sharding = this->sharding(dim);
+  sharding.cuts = std::move(cuts);
+  return WithDim(dim, std::move(sharding));
 }
 
 Layout Layout::WithFineShard(int axis, int dim) const {
@@ -365,7 +411,9 @@ Interval Layout::DimInterval(int dim, int64_t size,
   for (size_t i = 0; i < sharding.axes.size(); ++i) {
     if (i == num_coarse) part = UnitsToElements(part, sharding.unit, size);
     const int axis = sharding.axes[i];
-    part = Chunk(part, impl_->mesh.size(axis), coordinate[axis]);
+    const bool is_cut = !sharding.cuts.empty() && i + 1 == sharding.axes.size();
+    part = is_cut ? CutChunk(part, sharding.cuts, coordinate[axis])
+                  : Chunk(part, impl_->mesh.size(axis), coordinate[axis]);
   }
   return sharding.fine_axes == 0 ? UnitsToElements(part, sharding.unit, size)
                                  : part;
@@ -383,10 +431,14 @@ std::vector<Interval> Layout::DimIntervals(int dim, int64_t size) const {
   for (size_t i = 0; i < sharding.axes.size(); ++i) {
     if (i == num_coarse) to_elements();
     const int count = impl_->mesh.size(sharding.axes[i]);
+    const bool is_cut = !sharding.cuts.empty() && i + 1 == sharding.axes.size();
     std::vector<Interval> next;
     next.reserve(parts.size() * count);
     for (const Interval& part : parts) {
-      for (int c = 0; c < count; ++c) next.push_back(Chunk(part, count, c));
+      for (int c = 0; c < count; ++c) {
+        next.push_back(is_cut ? CutChunk(part, sharding.cuts, c)
+                              : Chunk(part, count, c));
+      }
     }
     parts = std::move(next);
   }
@@ -452,6 +504,12 @@ std::string Layout::ToString() const {
         std::find(sharding.axes.begin(), coarse_end, axis) != coarse_end) {
       absl::StrAppend(&parts.back(), "/", sharding.unit);
     }
+    if (sharding.cuts.empty() || sharding.axes.back() != axis) continue;
+    constexpr size_t kMaxPrinted = 8;
+    absl::StrAppend(&parts.back(), "@",
+                    sharding.cuts.size() > kMaxPrinted
+                        ? absl::StrCat(sharding.cuts.size(), " cuts")
+                        : absl::StrJoin(sharding.cuts, ","));
   }
   return absl::StrCat("[", absl::StrJoin(parts, ","), "]");
 }
@@ -468,6 +526,9 @@ std::string Layout::ToStringByDim() const {
         sharding.fine_axes > 0 ? "|" : "",
         absl::StrJoin(coarse_end, sharding.axes.end(), ",", append_name), "}"));
     if (sharding.unit != 1) absl::StrAppend(&parts.back(), "/", sharding.unit);
+    if (!sharding.cuts.empty()) {
+      absl::StrAppend(&parts.back(), "@", absl::StrJoin(sharding.cuts, ","));
+    }
   }
   for (int axis = 0; axis < mesh().ndim(); ++axis) {
     if (!impl_->axes[axis].is_partial()) continue;

@@ -16,9 +16,13 @@
 /// cuts each chunk in the same way, and so on. So a rank's shard of a dim is
 /// one interval, and its shard of a tensor is one box.
 ///
+/// The last axis may have explicit cuts instead, which make chunks of any
+/// sizes.
+///
 /// Example: 10 rows over axes of size 2, rows held at (i, j):
 ///   axes (i, j): 0:3  3:5 | 5:8  8:10      "[S(0),S(0)]"
 ///   axes (j, i): 0:3  5:8 | 3:5  8:10      "[_S(0,2),S(0)]", FSDP over TP
+///   axes (j, i), cuts {4}: 0:4 5:9 | 4:5 9:10   "[_S(0,2)@4,S(0)]"
 
 #include <cstddef>
 #include <cstdint>
@@ -49,16 +53,23 @@ struct DimSharding {
   /// Number of last axes that split single elements regardless of `unit`: FSDP
   /// under a split into heads, where whole heads would leave ranks empty.
   int fine_axes = 0;
+  /// The inner boundaries, in elements, of the chunks that the last axis makes
+  /// of each chunk of the axes before it: one less than the axis has ranks,
+  /// ascending. Chunk i is [cuts[i - 1], cuts[i]) as far as there are elements;
+  /// the last one has the rest. Empty: chunks are even. FSDP's ragged shards
+  /// have cuts.
+  std::vector<int64_t> cuts = {};
 
   friend bool operator==(const DimSharding& a, const DimSharding& b) {
-    return a.axes == b.axes && a.unit == b.unit && a.fine_axes == b.fine_axes;
+    return a.axes == b.axes && a.unit == b.unit && a.fine_axes == b.fine_axes &&
+           a.cuts == b.cuts;
   }
   friend bool operator!=(const DimSharding& a, const DimSharding& b) {
     return !(a == b);
   }
   template <typename H>
   friend H AbslHashValue(H h, const DimSharding& s) {
-    return H::combine(std::move(h), s.axes, s.unit, s.fine_axes);
+    return H::combine(std::move(h), s.axes, s.unit, s.fine_axes, s.cuts);
   }
 };
 
@@ -106,6 +117,8 @@ struct LayoutOptions {
 /// \invariant the pending reductions commute: one op, or sums and averages.
 /// \invariant a dim that no axis splits has unit 1; one of unit 1 has no fine
 ///     axes.
+/// \invariant an axis with cuts splits single elements: it is fine, or the unit
+///     is 1.
 class Layout {
  public:
   /// Pending reductions by mesh axis; nullopt (or no entry) for none.
@@ -119,7 +132,8 @@ class Layout {
   /// The general form: one DimSharding for each dim. Axes in neither list
   /// replicate. Units of unsplit dims are set to 1.
   /// \error kInvalidArgument if an invariant above would not hold, or for an
-  ///     axis outside the mesh or a unit below 1.
+  ///     axis outside the mesh, a unit below 1, or cuts that are not one less
+  ///     than the last axis has ranks or that descend.
   static absl::StatusOr<Layout> Create(MeshLayout mesh,
                                        std::vector<DimSharding> dims,
                                        Partials partials = {});
@@ -152,7 +166,8 @@ class Layout {
   /// @}
 
   /// \name Derived layouts
-  /// Each equals this layout except for what it names.
+  /// Each equals this layout except for what it names. If the axes of a dim
+  /// change, its cuts are dropped.
   /// @{
 
   /// Returns the layout in which `axis` splits `dim`, after the axes that
@@ -163,6 +178,8 @@ class Layout {
   /// As WithShard(axis, dim), but splits single elements, whatever the dim's
   /// unit is.
   Layout WithFineShard(int axis, int dim) const;
+  /// Cuts `dim` explicitly; see DimSharding::cuts.
+  Layout WithCuts(int dim, std::vector<int64_t> cuts) const;
   Layout WithReplicate(int axis) const;
   Layout WithPartial(int axis, ReduceOp op) const;
   /// Replaces all pending reductions by Replicate: the layout of the reduced
@@ -223,15 +240,18 @@ class Layout {
   /// @}
 
   /// Returns one placement for each mesh axis, `_S` if the axes of a dim are
-  /// not in the mesh's order. Placements do not express units: FromPlacements
-  /// restores the layout if units are 1 and no axis that splits has size 1.
+  /// not in the mesh's order. Placements express neither units nor cuts:
+  /// FromPlacements restores the layout if units are 1, no dim has cuts and no
+  /// axis that splits has size 1.
   std::vector<Placement> ToPlacements() const;
 
-  /// Returns PyTorch's notation, with units other than 1 appended to the shards
-  /// that they apply to: "[_S(0,2),S(0)]", "[R,S(1)/64]".
+  /// Returns PyTorch's notation, with units other than 1 and cuts appended to
+  /// the shards that they apply to: "[_S(0,2),S(0)]", "[R,S(1)/64]",
+  /// "[S(0)@2,5]". More than 8 cuts are counted: "[S(0)@63 cuts]".
   std::string ToString() const;
   /// Returns the ordered axes of each dim by name, then pending reductions:
-  /// "{tp,fsdp}/64 {} P(sum){dp}". Fine axes follow a bar: "{tp|fsdp}/64".
+  /// "{tp,fsdp}/64 {} P(sum){dp}". Fine axes follow a bar: "{tp|fsdp}/64", and
+  /// all cuts an at sign: "{fsdp}@2,5". Differs between unequal layouts.
   std::string ToStringByDim() const;
 
   friend bool operator==(const Layout& a, const Layout& b) {

@@ -45,6 +45,20 @@ int Stride(const Layout& layout, int dim, int axis) {
   return stride;
 }
 
+/// Returns the size of the largest chunk of a dim. Even chunks are largest at
+/// coordinate 0.
+int64_t LargestChunk(const Layout& layout, int dim, int64_t size) {
+  if (layout.sharding(dim).cuts.empty()) {
+    const MeshCoordinate first(layout.mesh().ndim(), 0);
+    return layout.DimInterval(dim, size, first).size();
+  }
+  int64_t most = 0;
+  for (const Interval& chunk : layout.DimIntervals(dim, size)) {
+    most = std::max(most, chunk.size());
+  }
+  return most;
+}
+
 /// The chunks of one dim under both layouts, at a coordinate that changes.
 struct DimChunks {
   std::vector<Interval> from;
@@ -126,8 +140,7 @@ Frontier FrontierOf(const Component& component, const Layout& from,
     // The dim does not change and shares no axis: the rank that needs most
     // counts.
     if (component.dims.size() == 1 && from.sharding(dim) == to.sharding(dim)) {
-      const MeshCoordinate first(mesh.ndim(), 0);
-      const int64_t most = to.DimInterval(dim, shape[dim], first).size();
+      const int64_t most = LargestChunk(to, dim, shape[dim]);
       return {{most, most}};
     }
     dims.push_back(ChunksOf(from, to, dim, shape[dim], component.axes, pooled));
@@ -171,10 +184,9 @@ Frontier FrontierOf(const Component& component, const Layout& from,
 }  // namespace
 
 int64_t LargestShard(const Layout& layout, ShapeView shape) {
-  const MeshCoordinate first(layout.mesh().ndim(), 0);
   int64_t numel = 1;
   for (int dim = 0; dim < layout.ndim(); ++dim) {
-    numel *= layout.DimInterval(dim, shape[dim], first).size();
+    numel *= LargestChunk(layout, dim, shape[dim]);
   }
   return numel;
 }

@@ -29,8 +29,7 @@ inline bool HasAxis(absl::Span<const int> axes, int axis) {
   return false;
 }
 
-/// Returns the number of elements of the largest shard, which is the one at
-/// coordinate 0.
+/// Returns the number of elements of the largest shard.
 int64_t LargestShard(const Layout& layout, ShapeView shape);
 
 /// Returns the largest number of elements that a rank's shard under `to` has

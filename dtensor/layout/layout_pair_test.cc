@@ -19,6 +19,8 @@ std::vector<Layout> Layouts(const MeshLayout& mesh) {
   layouts.push_back(r.WithDim(0, {.axes = {1, 0}, .unit = 2}));
   layouts.push_back(r.WithDim(0, {.axes = {1, 0}, .unit = 4, .fine_axes = 1}));
   layouts.push_back(r.WithDim(1, {.axes = {0}, .unit = 3}));
+  layouts.push_back(r.WithDim(0, {.axes = {1}, .cuts = {1, 4}}));
+  layouts.push_back(r.WithDim(0, {.axes = {1, 0}, .cuts = {3}}));
   return layouts;
 }
 

@@ -331,6 +331,69 @@ TEST(LayoutTest, FineAxesSplitSingleElementsBeneathUnits) {
   EXPECT_NE(layout, Layout(mesh, {{{1, 0}, 4}, {}}));
 }
 
+TEST(LayoutTest, CutsMakeUnevenChunks) {
+  const MeshLayout mesh = *MeshLayout::Create({{"fsdp", 4}, {"tp", 2}});
+  const Layout layout =
+      Layout::Replicated(mesh, 2).WithShard(0, 0).WithCuts(0, {0, 3, 3});
+  EXPECT_EQ(layout.ToString(), "[S(0)@0,3,3,R]");
+  EXPECT_EQ(layout.ToStringByDim(), "{fsdp}@0,3,3 {}");
+  EXPECT_THAT(layout.DimIntervals(0, 5),
+              ElementsAre(Interval{0, 0}, Interval{0, 3}, Interval{3, 3},
+                          Interval{3, 5}));
+  // As far as there are elements.
+  EXPECT_THAT(layout.DimIntervals(0, 2),
+              ElementsAre(Interval{0, 0}, Interval{0, 2}, Interval{2, 2},
+                          Interval{2, 2}));
+  for (int f = 0; f < 4; ++f) {
+    EXPECT_EQ(layout.DimInterval(0, 5, {f, 1}), layout.DimIntervals(0, 5)[f]);
+  }
+  EXPECT_NE(layout, layout.WithCuts(0, {0, 3, 4}));
+  EXPECT_NE(layout, layout.WithCuts(0, {}));
+  EXPECT_EQ(layout,
+            layout.WithReplicate(0).WithShard(0, 0).WithCuts(0, {0, 3, 3}));
+  EXPECT_EQ(absl::HashOf(layout), absl::HashOf(layout.WithCuts(0, {0, 3, 3})));
+  // Another axis cuts other chunks.
+  EXPECT_EQ(layout.WithShard(1, 0).ToString(), "[S(0),S(0)]");
+  EXPECT_EQ(layout.WithReplicate(0).ToString(), "[R,R]");
+}
+
+TEST(LayoutTest, CutsApplyWithinTheChunksOfOtherAxes) {
+  const MeshLayout mesh = *MeshLayout::Create({{"fsdp", 3}, {"tp", 2}});
+  // 3 heads of 4 rows: tp takes 8 and 4 rows, of which fsdp takes 5, 1 and the
+  // rest.
+  const Layout layout = Layout(mesh, {{{1}, 4}, {}})
+                            .WithFineShard(/*axis=*/0, /*dim=*/0)
+                            .WithCuts(0, {5, 6});
+  EXPECT_EQ(layout.ToString(), "[_S(0,2)@5,6,S(0)/4]");
+  EXPECT_EQ(layout.ToStringByDim(), "{tp|fsdp}/4@5,6 {}");
+  EXPECT_THAT(layout.DimIntervals(0, 12),
+              ElementsAre(Interval{0, 5}, Interval{5, 6}, Interval{6, 8},
+                          Interval{8, 12}, Interval{12, 12}, Interval{12, 12}));
+}
+
+TEST(LayoutTest, PrintsManyCutsAsACount) {
+  const MeshLayout mesh = *MeshLayout::Create({{"fsdp", 64}});
+  const Layout layout = Layout::Replicated(mesh, 1).WithShard(0, 0).WithCuts(
+      0, std::vector<int64_t>(63, 7));
+  EXPECT_EQ(layout.ToString(), "[S(0)@63 cuts]");
+}
+
+TEST(LayoutTest, NamesCutsThatDoNotFit) {
+  const MeshLayout mesh = Mesh({2, 3});
+  const auto create = [&mesh](DimSharding sharding) {
+    return std::string(
+        Layout::Create(mesh, {std::move(sharding)}).status().message());
+  };
+  EXPECT_EQ(create({.axes = {0, 1}, .cuts = {1}}),
+            "layout: dim 0 has 1 cuts, but its last axis \"b\" of 3 ranks "
+            "needs 2");
+  EXPECT_EQ(create({.axes = {1}, .cuts = {3, 2}}),
+            "layout: the cuts 3,2 of dim 0 are not ascending from 0 on");
+  EXPECT_EQ(create({.axes = {0, 1}, .unit = 4, .cuts = {1, 2}}),
+            "layout: dim 0 has cuts, and its last axis \"b\" splits units of "
+            "4; make it a fine axis");
+}
+
 TEST(LayoutDeathTest, NamesTheDimsOfAnotherTensor) {
   const Layout layout = Layout::Of(Mesh({2, 3}), {{"a"}, {}, {"b"}}).value();
   const Shape matrix = {4, 6};

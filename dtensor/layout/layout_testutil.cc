@@ -111,6 +111,12 @@ Layout RandomLayout(const MeshLayout& mesh, int ndim, std::mt19937& random) {
   for (DimSharding& sharding : dims) {
     sharding.fine_axes =
         Pick(static_cast<int>(sharding.axes.size()) + 1, random);
+    if (sharding.axes.empty() || Pick(3, random) != 0) continue;
+    if (sharding.fine_axes == 0) sharding.unit = 1;
+    for (int i = 1; i < mesh.size(sharding.axes.back()); ++i) {
+      sharding.cuts.push_back(Pick(6, random));
+    }
+    std::sort(sharding.cuts.begin(), sharding.cuts.end());
   }
   return Layout(mesh, std::move(dims), std::move(partials));
 }

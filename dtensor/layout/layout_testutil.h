@@ -40,7 +40,7 @@ std::vector<Layout> AllLayouts(const MeshLayout& mesh, int ndim,
 std::vector<Layout> AllLayouts(const MeshLayout& mesh, int ndim, bool sums);
 
 /// Returns a random layout in which each axis has a role, with units that some
-/// of the axes respect.
+/// of the axes respect, and with cuts.
 Layout RandomLayout(const MeshLayout& mesh, int ndim, std::mt19937& random);
 
 /// Returns a random shape of `ndim` dims of up to `most` elements.

@@ -157,7 +157,13 @@ class ViewSolver {
       for (int64_t unit :
            {CeilDiv(sharding.unit * in_inner, std::max<int64_t>(out_inner, 1)),
             int64_t{1}}) {
-        candidate.unit = std::max<int64_t>(unit, 1);
+        // An axis with cuts splits single elements.
+        const bool is_cut = !sharding.cuts.empty() && sharding.fine_axes == 0;
+        candidate.unit = is_cut ? 1 : std::max<int64_t>(unit, 1);
+        for (size_t i = 0; i < candidate.cuts.size(); ++i) {
+          candidate.cuts[i] =
+              sharding.cuts[i] * in_inner / std::max<int64_t>(out_inner, 1);
+        }
         if (candidate.unit == 1) candidate.fine_axes = 0;
         if (SameElements(split, in_inner, d, out_inner, candidate)) {
           dims_[d] = candidate;

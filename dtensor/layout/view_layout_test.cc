@@ -122,6 +122,20 @@ TEST(ViewLayout, IsFoundExactlyWhereThereIsOneOnTwoAxes) {
                                              {{12}, {2, 6}}});
 }
 
+TEST(ViewLayout, CarriesCuts) {
+  const MeshLayout mesh = OracleMesh({3});
+  const Layout rows =
+      Layout::Replicated(mesh, 2).WithShard(0, 0).WithCuts(0, {0, 4});
+  const auto flat = ViewLayout(rows, {5, 6}, {30});
+  ASSERT_TRUE(flat.has_value());
+  EXPECT_EQ(flat->ToString(), "[S(0)@0,24]");
+  EXPECT_EQ(ViewLayout(*flat, {30}, {5, 6}), rows);
+  const auto pairs = ViewLayout(rows, {5, 6}, {5, 2, 3});
+  ASSERT_TRUE(pairs.has_value());
+  EXPECT_EQ(pairs->ToString(), "[S(0)@0,4]");
+  EXPECT_FALSE(ViewLayout(*flat, {30}, {2, 15}).has_value());
+}
+
 TEST(ViewLayout, CarriesWholeHeads) {
   const MeshLayout mesh = OracleMesh({2});
   // Five heads of four: 3 and 2.

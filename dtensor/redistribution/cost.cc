@@ -58,7 +58,8 @@ int64_t RedistributeCostModel::Weight(const RedistributeStep& step,
 HeldElements::HeldElements(const Layout& source, ShapeView shape)
     : source_(LargestShard(source, shape)), peak_(source_) {}
 
-// The largest shards of all layouts are those of the rank at coordinate 0.
+// Exact for even shards: the largest ones of all layouts are those of the rank
+// at coordinate 0. With cuts it is a bound.
 void HeldElements::Run(const RedistributeStep& step, ShapeView shape) {
   if (!Allocates(step)) return;
   const int64_t next = LargestShard(step.to, shape);

@@ -95,11 +95,13 @@ Layout InsertShard(const Layout& layout, int axis, int dim, int position,
     ++sharding.fine_axes;
   }
   sharding.axes.insert(sharding.axes.begin() + position, axis);
+  sharding.cuts.clear();
   return layout.WithDim(dim, std::move(sharding));
 }
 
 Layout AppendShard(const Layout& layout, int axis, int dim,
                    const Layout& like) {
+  if (!layout.sharding(dim).cuts.empty()) return layout;
   return InsertShard(layout, axis, dim,
                      static_cast<int>(layout.axes_of_dim(dim).size()), like);
 }

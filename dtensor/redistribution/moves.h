@@ -46,10 +46,12 @@ bool BecomesPartialInPlace(const Layout& from, const Layout& to,
 
 /// Returns `layout` with `axis` splitting `dim`, before the axis at `position`
 /// of those that split it. A dim that was not split takes its unit from `like`.
+/// Cuts are dropped.
 Layout InsertShard(const Layout& layout, int axis, int dim, int position,
                    const Layout& like);
 
-/// Does the same, after all other axes of the dim.
+/// Does the same, after all other axes of the dim. Returns `layout` if the dim
+/// has cuts: another axis would not divide their chunks.
 Layout AppendShard(const Layout& layout, int axis, int dim, const Layout& like);
 
 }  // namespace crosshatch

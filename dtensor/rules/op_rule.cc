@@ -93,9 +93,13 @@ class Solver {
                [&wide](const auto& output) { return wide(output.dims); });
   }
 
+  // Drops the axes that split single elements of a dim with several elements
+  // for each of the factor.
   static void DropFineAxes(DimSharding& split) {
+    if (!split.cuts.empty() && split.fine_axes == 0) split.fine_axes = 1;
     split.axes.resize(split.axes.size() - split.fine_axes);
     split.fine_axes = 0;
+    split.cuts.clear();
   }
 
   void CollectCandidates(size_t input) {
@@ -168,6 +172,7 @@ class Solver {
         for (unsigned mask = all; mask != 0; --mask) {
           DimSharding option;
           option.unit = candidate.unit;
+          if (mask == all) option.cuts = candidate.cuts;
           const size_t coarse = candidate.axes.size() - candidate.fine_axes;
           for (size_t i = 0; i < candidate.axes.size(); ++i) {
             if ((mask >> i & 1) == 0) continue;
