@@ -37,7 +37,9 @@ struct Library {
   std::atomic<int64_t> registrations{0};
   std::atomic<int64_t> unregistered{0};
   std::atomic<int64_t> destroyed{0};
+  std::atomic<int64_t> launches{0};
   std::atomic<int> refused_rank{-1};
+  std::atomic<int> devices_per_host{0};
 };
 Library& TheLibrary() {
   static auto* const library = new Library;
@@ -57,6 +59,7 @@ bool TakesSeveralOnADevice(const Library& library) {
 struct ncclComm {
   std::shared_ptr<emulation::Communion> communion;
   int rank = 0;
+  int device = 0;
   int64_t stops_after = -1;
   int64_t issued = 0;
   /// Shared with work that its streams run after it is destroyed.
@@ -87,13 +90,14 @@ thread_local constinit Group* open_group = nullptr;
 
 /// Creates another handle of a communicator, which is not connected yet.
 ncclComm_t Open(Library& library, std::shared_ptr<Communion> communion,
-                int rank) {
-  auto* const comm =
-      new ncclComm{.communion = std::move(communion), .rank = rank};
+                int rank, int device) {
+  auto* const comm = new ncclComm{
+      .communion = std::move(communion), .rank = rank, .device = device};
   if (rank == library.stopped_rank) comm->stops_after = library.stopped_after;
   library.comms.insert(comm);
   if (rank != library.stopped_rank || library.stopped_after >= 0) {
-    comm->communion->Join(rank);
+    const int per_host = library.devices_per_host;
+    comm->communion->Join(rank, per_host == 0 ? 0 : device / per_host);
   }
   return comm;
 }
@@ -112,6 +116,7 @@ ncclResult_t IssueCalls(ncclComm_t comm, cudaStream_t stream,
       comm->stops_after >= 0 && comm->issued >= comm->stops_after;
   comm->issued += static_cast<int64_t>(calls.size());
   comm->pending->fetch_add(1);
+  TheLibrary().launches.fetch_add(1);
   const cudaError_t issued = IssueLibraryWork(
       stream, [communion = comm->communion, rank = comm->rank, is_stopped,
                is_aborted = comm->is_aborted, pending = comm->pending,
@@ -183,15 +188,25 @@ void FailNccl(ncclResult_t error) {
   for (ncclComm_t comm : library.comms) comm->async_error = error;
 }
 
+void SetNcclHosts(int devices) { TheLibrary().devices_per_host = devices; }
+
 void RefuseNcclRegistrations(int rank) { TheLibrary().refused_rank = rank; }
 
 NcclCounts CountsOfNccl() {
   Library& library = TheLibrary();
   std::lock_guard<std::mutex> lock(library.mutex);
-  return {library.sends,         library.collectives,
-          library.of_ids,        library.of_splits,
-          library.registrations, library.unregistered,
-          library.destroyed,     static_cast<int64_t>(library.comms.size())};
+  const HostTraffic traffic = TrafficBetweenHosts();
+  return {.sends = library.sends,
+          .collectives = library.collectives,
+          .of_ids = library.of_ids,
+          .of_splits = library.of_splits,
+          .registrations = library.registrations,
+          .unregistered = library.unregistered,
+          .destroyed = library.destroyed,
+          .open = static_cast<int64_t>(library.comms.size()),
+          .launches = library.launches,
+          .bytes_between_hosts = traffic.bytes,
+          .messages_between_hosts = traffic.messages};
 }
 
 }  // namespace emulation
@@ -256,7 +271,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
     return ncclInvalidUsage;
   }
   library.of_ids.fetch_add(1);
-  *comm = emulation::Open(library, communion, rank);
+  *comm = emulation::Open(library, communion, rank, device);
   return ncclInProgress;
 }
 
@@ -352,7 +367,8 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
       Library& library = TheLibrary();
       std::lock_guard<std::mutex> lock(library.mutex);
       library.of_splits.fetch_add(1);
-      *comm->child = emulation::Open(library, child->communion, child->rank);
+      *comm->child =
+          emulation::Open(library, child->communion, child->rank, comm->device);
     }
     comm->child = nullptr;
     ++comm->splits;

@@ -135,6 +135,10 @@ void FailNccl(ncclResult_t error);
 /// none.
 void RefuseNcclRegistrations(int rank);
 
+/// Puts devices d on host d / `devices` in communicators created from now on.
+/// 0, as initially: all devices are on one host.
+void SetNcclHosts(int devices);
+
 /// Counts of calls by all ranks.
 struct NcclCounts {
   /// Calls that issued work.
@@ -150,6 +154,15 @@ struct NcclCounts {
   int64_t destroyed = 0;
   /// Handles neither destroyed nor aborted.
   int64_t open = 0;
+  /// Groups of calls, or single calls outside of a group, of a stream.
+  int64_t launches = 0;
+  /// What completed sends and collectives moved between hosts. A collective is
+  /// a ring in which the ranks of a host are neighbours: as many messages leave
+  /// hosts as there are hosts, or one less in a broadcast. Each carries all
+  /// parts but one of an all-gather or a reduce-scatter, both in an all-reduce,
+  /// and all data of a broadcast.
+  int64_t bytes_between_hosts = 0;
+  int64_t messages_between_hosts = 0;
 };
 NcclCounts CountsOfNccl();
 

@@ -51,14 +51,26 @@ void Do(const std::vector<Call>& calls) {
   }
 }
 
+std::atomic<int64_t> bytes_between_hosts{0};
+std::atomic<int64_t> messages_between_hosts{0};
+
+void CountMessages(int64_t messages, int64_t bytes) {
+  messages_between_hosts.fetch_add(messages);
+  bytes_between_hosts.fetch_add(messages * bytes);
+}
+
 }  // namespace
+
+HostTraffic TrafficBetweenHosts() {
+  return {bytes_between_hosts, messages_between_hosts};
+}
 
 Communion::Communion(int size) : size_(size), collectives_(ToSize(size)) {}
 
-void Communion::Join(int rank) {
+void Communion::Join(int rank, int host) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    joined_.insert(rank);
+    joined_[rank] = host;
   }
   changed_.notify_all();
 }
@@ -145,9 +157,32 @@ void Communion::Post(int rank, const ArrivalPtr& arrival) {
     if (from.bytes() > 0) {
       std::memmove(awaited.front()->call.recv, from.send, from.bytes());
     }
+    if (joined_[way.first] != joined_[way.second]) {
+      CountMessages(1, static_cast<int64_t>(from.bytes()));
+    }
     sent.front()->done = awaited.front()->done = true;
     sent.pop_front();
     awaited.pop_front();
+  }
+}
+
+void Communion::CountBetweenHosts(const Call& collective) const {
+  std::set<int> hosts;
+  for (const auto& [rank, host] : joined_) hosts.insert(host);
+  if (hosts.size() <= 1) return;
+  const auto bytes = static_cast<int64_t>(collective.bytes());
+  const auto messages = static_cast<int64_t>(hosts.size());
+  switch (collective.kind) {
+    case CallKind::kAllGather:
+    case CallKind::kReduceScatter:
+      return CountMessages(messages, (size_ - 1) * bytes);
+    case CallKind::kAllReduce:
+      return CountMessages(messages, 2 * (size_ - 1) * bytes / size_);
+    case CallKind::kBroadcast:
+      return CountMessages(messages - 1, bytes);
+    case CallKind::kSend:
+    case CallKind::kRecv:
+      return;
   }
 }
 
@@ -160,6 +195,7 @@ void Communion::MatchCollectives() {
     std::vector<Call> calls;
     for (auto& queue : collectives_) calls.push_back(queue.front()->call);
     Do(calls);
+    CountBetweenHosts(calls[0]);
     for (auto& queue : collectives_) {
       queue.front()->done = true;
       queue.pop_front();

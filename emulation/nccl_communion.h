@@ -46,6 +46,13 @@ struct Call {
   size_t bytes() const { return count * NcclBytes(type); }
 };
 
+/// The traffic between hosts of all communions (NcclCounts).
+struct HostTraffic {
+  int64_t bytes = 0;
+  int64_t messages = 0;
+};
+HostTraffic TrafficBetweenHosts();
+
 /// The state that the ranks of a communicator share: ranks that have joined,
 /// and pending calls. Matching calls are executed, a rank's collectives and
 /// each pair's sends in order. A mismatched call waits, and so does what
@@ -57,7 +64,7 @@ class Communion {
 
   int size() const { return size_; }
 
-  void Join(int rank);
+  void Join(int rank, int host = 0);
   bool AllJoined() const;
   /// \returns false if another rank uses the device.
   bool TakeDevice(int device);
@@ -98,12 +105,13 @@ class Communion {
 
   void Post(int rank, const ArrivalPtr& arrival);
   void MatchCollectives();
+  void CountBetweenHosts(const Call& collective) const;
 
   const int size_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::map<int64_t, Division> splits_;
-  std::set<int> joined_;
+  std::map<int, int> joined_;  ///< The hosts of ranks.
   std::set<int> devices_;
   /// By sender and receiver.
   std::map<std::pair<int, int>, std::deque<ArrivalPtr>> sent_;

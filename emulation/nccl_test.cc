@@ -77,6 +77,62 @@ void OnRanks(int ranks, const std::function<void(Rank&)>& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
+// Three devices on two hosts: ranks 0 and 1, and rank 2.
+TEST(NcclTest, CountsWhatMovesBetweenHosts) {
+  constexpr int64_t kFloat = sizeof(float);
+  emulation::SetNcclHosts(2);
+  std::latch counted(3);
+  std::latch sent(3);
+  OnRanks(3, [&](Rank& me) {
+    const emulation::NcclCounts before = emulation::CountsOfNccl();
+    counted.arrive_and_wait();
+    // 5 floats to the next rank: two of three messages leave a host.
+    ncclGroupStart();
+    ncclSend(me.data, 5, ncclFloat32, (me.rank + 1) % 3, me.comm, me.stream);
+    ncclRecv(me.data + 8, 5, ncclFloat32, (me.rank + 2) % 3, me.comm,
+             me.stream);
+    ncclGroupEnd();
+    EXPECT_EQ(cudaStreamSynchronize(me.stream), cudaSuccess);
+    sent.arrive_and_wait();
+    const emulation::NcclCounts after = emulation::CountsOfNccl();
+    EXPECT_EQ(after.launches - before.launches, 3);
+    EXPECT_EQ(after.messages_between_hosts - before.messages_between_hosts, 2);
+    EXPECT_EQ(after.bytes_between_hosts - before.bytes_between_hosts,
+              2 * 5 * kFloat);
+  });
+  const auto bytes_of = [&](const std::function<void(Rank&)>& collective) {
+    const int64_t before = emulation::CountsOfNccl().bytes_between_hosts;
+    OnRanks(3, collective);
+    return (emulation::CountsOfNccl().bytes_between_hosts - before) / kFloat;
+  };
+  EXPECT_EQ(bytes_of([](Rank& me) {
+              ncclAllGather(me.data, me.data + 8, 4, ncclFloat32, me.comm,
+                            me.stream);
+            }),
+            2 * 2 * 4);
+  EXPECT_EQ(bytes_of([](Rank& me) {
+              ncclReduceScatter(me.data, me.data + 32, 4, ncclFloat32, ncclSum,
+                                me.comm, me.stream);
+            }),
+            2 * 2 * 4);
+  EXPECT_EQ(bytes_of([](Rank& me) {
+              ncclAllReduce(me.data, me.data, 6, ncclFloat32, ncclSum, me.comm,
+                            me.stream);
+            }),
+            2 * 2 * 2 * 2);
+  EXPECT_EQ(bytes_of([](Rank& me) {
+              ncclBroadcast(me.data, me.data, 7, ncclFloat32, 1, me.comm,
+                            me.stream);
+            }),
+            7);
+  emulation::SetNcclHosts(0);
+  EXPECT_EQ(bytes_of([](Rank& me) {
+              ncclAllGather(me.data, me.data + 8, 4, ncclFloat32, me.comm,
+                            me.stream);
+            }),
+            0);
+}
+
 TEST(NcclTest, MovesAndReduces) {
   OnRanks(3, [](Rank& rank) {
     float* const data = rank.data;
