@@ -375,7 +375,8 @@ TEST(GuidesTest, EvaluationAndGenerationAreThoseOfOneRank) {
 }
 
 absl::StatusOr<std::vector<double>> TrainReplicated(ch::World& world,
-                                                    int replicas, bool mixed) {
+                                                    int replicas, bool mixed,
+                                                    bool ragged = false) {
   nn::Llama model(Config());
   // [hsdp]
   CH_ASSIGN_OR_RETURN(
@@ -399,6 +400,15 @@ absl::StatusOr<std::vector<double>> TrainReplicated(ch::World& world,
         .output_dtype = ch::kFloat32,
     };
     // [/mixed_precision]
+  }
+  if (ragged) {
+    // [ragged]
+    // Scales for blocks of 8 rows are computed on one rank.
+    options.ragged_shard = {
+        .rows_per_block = [](const nn::Parameter& parameter) -> int64_t {
+          return parameter.data().ndim() == 2 ? 8 : 1;
+        }};
+    // [/ragged]
   }
   // [hsdp_shard]
   for (nn::Module& block : model.blocks()) {
@@ -434,6 +444,23 @@ TEST(GuidesTest, HsdpAndMixedPrecisionTrainAsOneRankDoes) {
                           TrainReplicated(world, 2, mixed));
       // A bfloat16 has 8 bits of precision.
       ExpectClose(losses, expected, mixed ? 2e-2 : 2e-5);
+      return absl::OkStatus();
+    });
+  }
+}
+
+TEST(GuidesTest, RaggedGroupsTrainAsOneRankDoes) {
+  std::vector<double> expected;
+  ch::RunRanks(1, [&](ch::World& world) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(expected, TrainReplicated(world, 1, /*mixed=*/false));
+    return absl::OkStatus();
+  });
+  for (const int replicas : {1, 2}) {
+    ch::RunRanks(4, [&](ch::World& world) -> absl::Status {
+      CH_ASSIGN_OR_RETURN(const std::vector<double> losses,
+                          TrainReplicated(world, replicas, /*mixed=*/false,
+                                          /*ragged=*/true));
+      ExpectClose(losses, expected, 2e-5);
       return absl::OkStatus();
     });
   }

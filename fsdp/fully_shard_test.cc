@@ -64,67 +64,86 @@ struct Case {
 };
 
 // Trains on a mesh; returns the full weights on rank 0.
-Weights ShardedWeights(const Case& c, uint64_t adversarial_seed = 0) {
+Weights ShardedWeights(const Case& c) {
   Weights weights;
-  OnMesh(c.axes,
-         [&](const DeviceMesh& mesh) -> absl::Status {
-           World& world = mesh.world();
-           TestModel model(3, kDim, 7, 3);
-           model.FillWithIntegers();
-           FullyShardOptions options = c.options;
-           options.reduction.divide_factor = 1;
-           CH_RETURN_IF_ERROR(ShardAll(model, mesh, options));
-           for (int step = 0; step < kSteps; ++step) {
-             CH_RETURN_IF_ERROR(Backward(
-                 LossOf(model, BatchOf(world.rank(), world.size(), step))));
-             IntegerDescent(model);
-           }
-           Weights full = FullWeights(model);
-           if (world.rank() == 0) weights = std::move(full);
-           return world.context().Synchronize();
-         },
-         {.test = {.adversarial_seed = adversarial_seed}});
+  OnMesh(c.axes, [&](const DeviceMesh& mesh) -> absl::Status {
+    World& world = mesh.world();
+    TestModel model(3, kDim, 7, 3);
+    model.FillWithIntegers();
+    FullyShardOptions options = c.options;
+    options.reduction.divide_factor = 1;
+    CH_RETURN_IF_ERROR(ShardAll(model, mesh, options));
+    for (int step = 0; step < kSteps; ++step) {
+      CH_RETURN_IF_ERROR(
+          Backward(LossOf(model, BatchOf(world.rank(), world.size(), step))));
+      IntegerDescent(model);
+    }
+    Weights full = FullWeights(model);
+    if (world.rank() == 0) weights = std::move(full);
+    return world.context().Synchronize();
+  });
   return weights;
 }
 
+// fsdp_pairwise_test.cc has the other options.
 TEST(FullyShardTest, TrainsAsOneRankDoesOnAnyMesh) {
   const Weights dense = DenseWeights();
-  for (const std::vector<MeshAxis>& axes :
-       std::vector<std::vector<MeshAxis>>{{{"fsdp", 1}},
-                                          {{"fsdp", 2}},
-                                          {{"fsdp", 3}},
-                                          {{"fsdp", 4}},
-                                          {{"replicate", 2}, {"fsdp", 2}},
-                                          {{"replicate", 3}, {"fsdp", 1}}}) {
-    EXPECT_EQ(ShardedWeights({axes, {}}), dense)
-        << MeshLayout::Create(axes)->ToString();
-  }
-}
-
-TEST(FullyShardTest, TrainsAlikeWithEveryOption) {
-  const Weights dense = DenseWeights();
-  for (const bool reshard : {false, true}) {
-    for (const int prefetch : {0, 1, 2}) {
-      for (const int dim : {0, -1}) {
-        FullyShardOptions options;
-        options.reshard_after_forward = reshard;
-        options.prefetch.forward = options.prefetch.backward = prefetch;
-        options.shard_dim = [dim](const nn::Parameter&) { return dim; };
-        EXPECT_EQ(ShardedWeights({{{"fsdp", 3}}, options}), dense)
-            << "reshard " << reshard << ", prefetch " << prefetch << ", dim "
-            << dim;
-      }
+  FullyShardOptions ragged;
+  ragged.ragged_shard = RaggedShard();
+  FullyShardOptions whole;
+  whole.ragged_shard = {
+      .rows_per_block = [](const nn::Parameter&) { return 1000; }};
+  std::vector<std::vector<MeshAxis>> meshes = {{{"replicate", 2}, {"fsdp", 2}},
+                                               {{"replicate", 3}, {"fsdp", 1}}};
+  for (int ranks = 1; ranks <= 8; ++ranks) meshes.push_back({{"fsdp", ranks}});
+  for (const std::vector<MeshAxis>& axes : meshes) {
+    for (const FullyShardOptions& options :
+         {FullyShardOptions(), ragged, whole}) {
+      EXPECT_EQ(ShardedWeights({axes, options}), dense)
+          << MeshLayout::Create(axes)->ToString();
     }
   }
 }
 
-TEST(FullyShardTest, TrainsAlikeOnAdversarialStreams) {
-  const Weights dense = DenseWeights();
-  for (uint64_t seed = 1; seed <= 5; ++seed) {
-    EXPECT_EQ(ShardedWeights({{{"replicate", 2}, {"fsdp", 2}}, {}}, seed),
-              dense)
-        << "seed " << seed;
-  }
+TEST(FullyShardTest, DescribesRaggedGroups) {
+  OnMesh({{"fsdp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
+    FullyShardOptions options;
+    options.ragged_shard = RaggedShard();
+    nn::Linear uneven({.in = 16, .out = 6, .bias = true});
+    CH_RETURN_IF_ERROR(FullyShard(uneven, mesh, options));
+    CH_EXPECT_EQ(DescribePlan(uneven),
+                 "root: f32 shards, gathered as f32, gradients reduced as f32, "
+                 "over 2 ranks; ZeRO-2, gathered from forward to the end of "
+                 "backward; ragged: 2 pieces of 48 to 54 elements\n"
+                 "  weight [6, 16] dim 0: 0:3 3:6\n"
+                 "  bias [6] dim 0: 0:0 0:6\n");
+    CH_EXPECT_EQ(LayoutOf(uneven.weight()->data()).ToString(), "[S(0)@3]");
+    nn::Linear even({.in = 16, .out = 8});
+    CH_RETURN_IF_ERROR(FullyShard(even, mesh, options));
+    CH_EXPECT_THAT(DescribePlan(even),
+                   HasSubstr("; ragged: 2 pieces of 64 elements\n"));
+    return absl::OkStatus();
+  });
+}
+
+TEST(FullyShardTest, RefusesRaggedShardsThatItCannotMake) {
+  OnMesh({{"fsdp", 2}}, [](const DeviceMesh& mesh) {
+    nn::Linear linear({.in = 16, .out = 6});
+    FullyShardOptions options;
+    options.ragged_shard = RaggedShard();
+    options.shard_dim = [](const nn::Parameter&) { return -1; };
+    CH_EXPECT_EQ(std::string(FullyShard(linear, mesh, options).message()),
+                 "FullyShard: FullyShardOptions::shard_dim gives dim -1 of "
+                 "parameter weight, but ragged_shard cuts dim 0; set one of "
+                 "the two");
+    options.shard_dim = nullptr;
+    options.ragged_shard->rows_per_block = [](const nn::Parameter&) {
+      return 0;
+    };
+    CH_EXPECT_EQ(std::string(FullyShard(linear, mesh, options).message()),
+                 "FullyShard: RaggedShard::rows_per_block of parameter weight "
+                 "is 0; it must be at least 1");
+  });
 }
 
 TEST(FullyShardTest, TakesTheFirstRanksValues) {

@@ -8,7 +8,6 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
-#include "crosshatch/fsdp/gradient_division.h"
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/rank_context.h"
 #include "crosshatch/tensor/span.h"
@@ -104,6 +103,12 @@ void GroupGradients::AttachFull() {
       context.allocator().Allocate(full_->bytes(), MemoryClass::kGradient,
                                    context.compute_stream()),
       context.device());
+  // Hooks may read the reduced gaps.
+  const NoGrad no_grad;
+  for (const Interval& gap : core_.plan.moved_gaps()) {
+    ZeroInPlace(
+        MakeView(full_, gap.begin, {gap.size()}, {1}, core_.reduce_dtype));
+  }
 }
 
 // Leases on the compute stream, which uses the memory last.

@@ -76,12 +76,107 @@ TEST(GroupPlanTest, PiecesOfAFullBufferPartitionItByShard) {
   }
 }
 
+// The shard buffers of a ragged group are pieces of the full buffer, in which
+// each rank finds its rows.
+TEST(GroupPlanTest, RaggedShardsArePiecesOfTheFullBuffer) {
+  for (int ranks : {1, 2, 3, 4, 8}) {
+    for (int64_t rows : {0, 1, 5, 16, 64}) {
+      for (int64_t block : {1, 3, 100}) {
+        const std::vector<RaggedParameter> sizes = {
+            {rows, 16, block}, {7, 1, block}, {12, 16, block}};
+        RaggedPlan ragged = PlanRaggedShards(sizes, ranks);
+        std::vector<PlannedParameter> parameters;
+        for (size_t i = 0; i < sizes.size(); ++i) {
+          PlannedParameter& p = parameters.emplace_back();
+          p = {std::string(1, static_cast<char>('a' + i)),
+               {sizes[i].rows, sizes[i].row_elems},
+               0,
+               {}};
+          int64_t begin = 0;
+          for (const int64_t cut : ragged.cuts[i]) {
+            p.intervals.push_back({begin, cut});
+            begin = cut;
+          }
+          p.intervals.push_back({begin, sizes[i].rows});
+        }
+        const GroupPlan plan = GroupPlan::Ragged(
+            parameters, ranks, ragged.offsets, ragged.slot_elems);
+        SCOPED_TRACE(plan.DescribePieces() + "\n" + plan.ToString());
+        std::vector<float> full(static_cast<size_t>(plan.full_elems()));
+        std::iota(full.begin(), full.end(), 0.0f);
+        float* next = full.data();
+        for (int r = 0; r < ranks; ++r) {
+          const SegmentList piece = plan.FullSegments(full.data(), kFloat32, r);
+          EXPECT_LE(piece.size(), 1u);
+          const std::vector<float> shard = Read(piece);
+          EXPECT_EQ(static_cast<int64_t>(shard.size()), plan.shard_elems(r));
+          if (ragged.slot_elems != 0) {
+            EXPECT_EQ(plan.shard_elems(r), ragged.slot_elems);
+          }
+          if (!piece.empty()) {
+            EXPECT_EQ(piece[0].data, next);
+            next += shard.size();
+          }
+          for (int i = 0; i < 3; ++i) {
+            const auto first = shard.begin() + static_cast<std::ptrdiff_t>(
+                                                   plan.shard_offset(i, r));
+            const int64_t begin =
+                plan.full_offset(i) +
+                plan.parameter(i).intervals[static_cast<size_t>(r)].begin *
+                    sizes[static_cast<size_t>(i)].row_elems;
+            for (int64_t e = 0; e < NumElements(plan.ShardShape(i, r)); ++e) {
+              EXPECT_EQ(first[e], static_cast<float>(begin + e));
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(GroupPlanTest, CoarserRaggedShardsAreJoinedPieces) {
+  const auto plan_of = [](std::vector<Interval> a, std::vector<Interval> b) {
+    return GroupPlan::Ragged(
+        {{"a", {6, 16}, 0, std::move(a)}, {"b", {2, 16}, 0, std::move(b)}}, 4,
+        {0, 96}, /*slot_elems=*/32);
+  };
+  const GroupPlan plan = plan_of({{0, 2}, {2, 4}, {4, 6}, {6, 6}},
+                                 {{0, 0}, {0, 0}, {0, 0}, {0, 2}});
+  EXPECT_EQ(plan.DescribePieces(), "ragged: 4 pieces of 32 elements");
+  const GroupPlan half = plan.Coarser(2);
+  EXPECT_EQ(half.DescribePieces(), "ragged: 2 pieces of 64 elements");
+  EXPECT_EQ(half.ToString(),
+            "  a [6, 16] dim 0: 0:4 4:6\n"
+            "  b [2, 16] dim 0: 0:0 0:2\n");
+  EXPECT_EQ(half.shard_offset(1, 1), 32);
+}
+
 TEST(GroupPlanTest, FullParametersStartAtCacheLines) {
   const GroupPlan plan(
       {{"a", {3}, 0, Chunks(3, 2)}, {"b", {17}, 0, Chunks(17, 2)}}, 2);
   EXPECT_EQ(plan.full_offset(0), 0);
   EXPECT_EQ(plan.full_offset(1), 16);
   EXPECT_EQ(plan.full_elems(), 48);
+}
+
+// A dry run has no memory. Its segments are adjacent where those of a run are.
+TEST(GroupPlanTest, DryRunsHaveAddresses) {
+  const GroupPlan plan(
+      {{"a", {4}, 0, Chunks(4, 2)}, {"b", {17}, 0, Chunks(17, 2)}}, 2);
+  std::vector<float> full(static_cast<size_t>(plan.full_elems()));
+  const auto distances = [&](void* buffer) {
+    const SegmentList first = plan.FullSegments(buffer, kFloat32, 0);
+    std::vector<std::ptrdiff_t> all;
+    for (int r = 0; r < 2; ++r) {
+      for (const Segment& s : plan.FullSegments(buffer, kFloat32, r)) {
+        all.push_back(static_cast<float*>(s.data) -
+                      static_cast<float*>(first[0].data));
+      }
+    }
+    return all;
+  };
+  EXPECT_EQ(distances(nullptr), distances(full.data()));
+  EXPECT_NE(plan.ShardSegments(nullptr, 0)[0].data, nullptr);
 }
 
 TEST(GroupPlanTest, PrintsTheIntervals) {

@@ -52,6 +52,12 @@ absl::StatusOr<int> ShardDim(const nn::Parameter& parameter,
   }
   const int dim = options.shard_dim ? options.shard_dim(parameter) : 0;
   const int counted = dim < 0 ? dim + data.ndim() : dim;
+  if (options.ragged_shard.has_value() && counted != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("FullyShard: FullyShardOptions::shard_dim gives dim ", dim,
+                     " of parameter ", parameter.name(),
+                     ", but ragged_shard cuts dim 0; set one of the two"));
+  }
   if (counted < 0 || counted >= data.ndim()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "FullyShard: parameter ", parameter.name(), " of shape ",
@@ -60,21 +66,60 @@ absl::StatusOr<int> ShardDim(const nn::Parameter& parameter,
   return counted;
 }
 
-// Returns `plan` with `size` shards, each of which joins neighbouring ones.
-GroupPlan Coarser(const GroupPlan& plan, int size) {
-  const auto joined = static_cast<size_t>(plan.num_shards() / size);
-  std::vector<PlannedParameter> parameters;
-  for (int i = 0; i < plan.num_parameters(); ++i) {
-    PlannedParameter& p = parameters.emplace_back(plan.parameter(i));
-    std::vector<Interval> intervals;
-    for (size_t r = 0; r < p.intervals.size(); ++r) {
-      if (r % joined == 0) intervals.push_back({p.intervals[r].begin, 0});
-      intervals.back().end =
-          std::max(intervals.back().begin, p.intervals[r].end);
+// Returns the plan of a ragged group, and sets the cuts of the members'
+// layouts.
+//
+// Ranks at other coordinates of tensor parallelism may have fewer rows, but a
+// layout has one list of cuts: that for coordinate 0, which has most. The
+// others cut where it does, so their pieces may be uneven.
+absl::StatusOr<GroupPlan> MakeRagged(std::vector<PlannedParameter> planned,
+                                     const std::vector<int>& fsdp_axes,
+                                     const RaggedShard& ragged,
+                                     std::vector<GroupMember>& members) {
+  std::vector<RaggedParameter> first;
+  bool has_first_shape = true;
+  for (size_t i = 0; i < members.size(); ++i) {
+    const nn::Parameter& parameter = *members[i].parameter;
+    const ShardedForm& form = members[i].sharded_form;
+    const absl::Span<const int> axes = form.layout.axes_of_dim(0);
+    if (axes.empty() || axes.back() != fsdp_axes[i]) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "FullyShard: ragged_shard needs parameter ", parameter.name(),
+          " to be split on dim 0 by the FSDP axis last, but its layout is ",
+          form.layout.ToStringByDim()));
     }
-    p.intervals = std::move(intervals);
+    const int64_t block =
+        ragged.rows_per_block ? ragged.rows_per_block(parameter) : 1;
+    if (block < 1) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "FullyShard: RaggedShard::rows_per_block of parameter ",
+          parameter.name(), " is ", block, "; it must be at least 1"));
+    }
+    const MeshCoordinate origin(static_cast<size_t>(form.mesh.ndim()), 0);
+    const Shape shape = form.layout.WithReplicate(fsdp_axes[i])
+                            .LocalShape(parameter.data().sizes(), origin);
+    first.push_back(
+        {shape[0], NumElements(ShapeView(shape).subspan(1)), block});
+    has_first_shape = has_first_shape && shape == planned[i].full_shape;
   }
-  return GroupPlan(std::move(parameters), size);
+  const auto num_shards = static_cast<int>(planned[0].intervals.size());
+  RaggedPlan plan = PlanRaggedShards(first, num_shards);
+  std::vector<int64_t> offsets;
+  int64_t end = 0;
+  for (size_t i = 0; i < members.size(); ++i) {
+    ShardedForm& form = members[i].sharded_form;
+    form.layout = form.layout.WithCuts(0, std::move(plan.cuts[i]));
+    planned[i].intervals = ShardIntervals(
+        form, fsdp_axes[i], members[i].parameter->data().sizes(), /*dim=*/0);
+    offsets.push_back(end);
+    end += (NumElements(planned[i].full_shape) + kFullAlignment - 1) /
+           kFullAlignment * kFullAlignment;
+  }
+  return has_first_shape
+             ? GroupPlan::Ragged(std::move(planned), num_shards,
+                                 std::move(plan.offsets), plan.slot_elems)
+             : GroupPlan::Ragged(std::move(planned), num_shards,
+                                 std::move(offsets), /*slot_elems=*/0);
 }
 
 }  // namespace
@@ -99,6 +144,7 @@ absl::StatusOr<std::unique_ptr<ParamGroup>> ParamGroup::Create(
   std::vector<PlannedParameter> planned;
   std::vector<GroupMember> members;
   std::vector<std::string> notes;
+  std::vector<int> fsdp_axes;
   for (const Entry& entry : parameters) {
     nn::Parameter& parameter = *entry.parameter;
     const Tensor& data = parameter.data();
@@ -109,6 +155,7 @@ absl::StatusOr<std::unique_ptr<ParamGroup>> ParamGroup::Create(
                         form->mesh.layout().AxisIndex(fsdp_axis_name));
     planned.push_back({parameter.name(), extension.LocalOf(data).sizes(), dim,
                        ShardIntervals(*form, axis, data.sizes(), dim)});
+    fsdp_axes.push_back(axis);
     members.push_back({.parameter = parameter.shared_from_this(),
                        .form = extension.FormOf(data),
                        .sharded_form = *std::move(form)});
@@ -123,21 +170,27 @@ absl::StatusOr<std::unique_ptr<ParamGroup>> ParamGroup::Create(
       "; every rank must call the modules equally often, also in evaluation, "
       "with 0 rows if it has no data; if forwards use different parameters, "
       "set fsdp::Settings::reduce_unused_params");
+  const int num_shards = mesh.size(mesh.ndim() - 1);
+  absl::StatusOr<GroupPlan> plan =
+      options.ragged_shard.has_value()
+          ? MakeRagged(std::move(planned), fsdp_axes, *options.ragged_shard,
+                       members)
+          : GroupPlan(std::move(planned), num_shards);
+  CH_RETURN_IF_ERROR(plan.status());
   const nn::Parameter& first = *parameters.front().parameter;
   const DType shard_dtype = first.data().dtype();
-  GroupCore core{
-      .name = std::move(name),
-      .about = std::make_shared<const std::string>(std::move(about)),
-      .plan = GroupPlan(std::move(planned), mesh.size(mesh.ndim() - 1)),
-      .members = std::move(members),
-      .mesh = mesh,
-      .batch_ranks = mesh.size(),
-      .shard_rank = mesh.coordinate()->back(),
-      .shard_dtype = shard_dtype,
-      .param_dtype = ParamDType(first, options),
-      .reduce_dtype =
-          options.mixed_precision.reduce_dtype.value_or(shard_dtype),
-      .offloaded = options.cpu_offload};
+  GroupCore core{.name = std::move(name),
+                 .about = std::make_shared<const std::string>(std::move(about)),
+                 .plan = *std::move(plan),
+                 .members = std::move(members),
+                 .mesh = mesh,
+                 .batch_ranks = mesh.size(),
+                 .shard_rank = mesh.coordinate()->back(),
+                 .shard_dtype = shard_dtype,
+                 .param_dtype = ParamDType(first, options),
+                 .reduce_dtype =
+                     options.mixed_precision.reduce_dtype.value_or(shard_dtype),
+                 .offloaded = options.cpu_offload};
   std::unique_ptr<ParamGroup> group(
       new ParamGroup(std::move(core), std::move(notes), options));
   CH_RETURN_IF_ERROR(group->MakeCommunicators());
@@ -207,7 +260,7 @@ absl::Status ParamGroup::MakePostForwardMesh(int size) {
   CH_ASSIGN_OR_RETURN(post_forward_comm_,
                       post_forward_mesh_->communicator(
                           post_forward_mesh_->ndim() - 1, kAllGatherStream));
-  post_forward_plan_ = Coarser(core_.plan, size);
+  post_forward_plan_ = core_.plan.Coarser(size);
   return absl::OkStatus();
 }
 
@@ -527,6 +580,8 @@ std::string ParamGroup::Describe(const std::string& note,
     absl::StrAppend(&text, ", replicated ", core_.mesh.size(0), " times");
   }
   absl::StrAppend(&text, "; ", note);
+  const std::string pieces = core_.plan.DescribePieces();
+  if (!pieces.empty()) absl::StrAppend(&text, "; ", pieces);
   if (!separation_reason_.empty())
     absl::StrAppend(&text, "; ", separation_reason_);
   text.push_back('\n');

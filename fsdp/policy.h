@@ -33,7 +33,7 @@ struct MixedPrecisionPolicy {
   std::function<std::optional<DType>(const nn::Parameter&)>
       param_dtype_override = nullptr;
   /// Dtype in which gradients are accumulated and reduced. Unset: the
-  /// parameter's own. For float16 see gradient_division.h.
+  /// parameter's own. For float16 see PlanGradientDivision.
   std::optional<DType> reduce_dtype = {};
   /// Dtype to which floating-point outputs of the module are cast. Unset: no
   /// cast. If modules with an output_dtype are nested, only the outputs of the
@@ -79,6 +79,15 @@ struct ReductionOptions {
   int buffers = 1;
 };
 
+/// How a group is cut as one flat buffer, instead of parameter by parameter.
+/// veScale-FSDP calls such shards RaggedShard.
+struct RaggedShard {
+  /// Returns the number of rows (indices of dim 0) of a parameter that stay
+  /// together on one rank, for optimizers or quantization by blocks. A number
+  /// of at least the parameter's rows keeps it whole on one rank. Unset: 1.
+  std::function<int64_t(const nn::Parameter&)> rows_per_block = nullptr;
+};
+
 /// Options of FullyShard. One value may be used for many calls.
 struct FullyShardOptions {
   MixedPrecisionPolicy mixed_precision = {};
@@ -107,6 +116,13 @@ struct FullyShardOptions {
   /// Returns the dim to shard a parameter on; a negative dim counts from the
   /// end. Unset: 0. The dim may have any size.
   std::function<int(const nn::Parameter&)> shard_dim = nullptr;
+
+  /// If set, the parameters of a group are laid out one after the other and cut
+  /// into one piece per rank, of equal size where blocks of rows permit
+  /// (ragged_plan.h). A gather and a reduction are then one collective of
+  /// contiguous pieces each. A rank may have no rows of some parameters. Unset:
+  /// each parameter is split evenly on its own.
+  std::optional<RaggedShard> ragged_shard = {};
 
   /// Name of the axis of a 2-D mesh that replicates (HSDP); the other axis
   /// shards. Empty: the first axis replicates. It is an error if a 2-D mesh

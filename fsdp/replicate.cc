@@ -17,10 +17,12 @@ absl::Status Replicate(nn::Module& module, const DeviceMesh& mesh,
   }
   if (options.reshard_after_forward.has_value() ||
       options.post_forward_mesh_size != 0 || options.shard_dim ||
-      options.mesh_of || !options.replicate_axis.empty()) {
+      options.ragged_shard.has_value() || options.mesh_of ||
+      !options.replicate_axis.empty()) {
     return absl::InvalidArgumentError(
         "Replicate shards nothing: do not set reshard_after_forward, "
-        "post_forward_mesh_size, shard_dim, mesh_of or replicate_axis");
+        "post_forward_mesh_size, shard_dim, ragged_shard, mesh_of or "
+        "replicate_axis");
   }
   if (options.extension != nullptr) {
     return absl::InvalidArgumentError(

@@ -24,7 +24,8 @@ namespace crosshatch::fsdp {
 /// \error As FullyShard.
 /// \error kInvalidArgument if `mesh` is not 1-D, if a parameter is a DTensor,
 ///     or if an option concerns sharding: reshard_after_forward,
-///     post_forward_mesh_size, shard_dim, mesh_of, replicate_axis or extension.
+///     post_forward_mesh_size, shard_dim, ragged_shard, mesh_of, replicate_axis
+///     or extension.
 absl::Status Replicate(nn::Module& module, const DeviceMesh& mesh,
                        const FullyShardOptions& options = {});
 

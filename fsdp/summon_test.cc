@@ -1,18 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/fsdp/summon.h"
 
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/fsdp/sharded_module.h"
 #include "crosshatch/fsdp/testutil.h"
-#include "crosshatch/fsdp/training_testutil.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
@@ -91,85 +88,6 @@ TEST(SummonFullParametersTest, ReadsAndWritesBack) {
           return absl::OkStatus();
         },
         seed);
-  }
-}
-
-// If parameters are negated while summoned, training continues as on one rank.
-TEST(SummonFullParametersTest, TrainsOnAfterWritingBackOnAnyMesh) {
-  const auto negate = [](const Tensor& t) {
-    NoGrad no_grad;
-    MulInPlace(t, -1);
-  };
-  // Values are small enough that bfloat16 represents every integer.
-  const auto make = [] {
-    auto model = std::make_unique<TestModel>(1, 3, 4, 3);
-    model->FillWithIntegers();
-    // One parameter is frozen.
-    model->Parameters()[0]->set_requires_grad(false);
-    return model;
-  };
-  const auto train = [](TestModel& model, int rank, int ranks, int step) {
-    return Backward(
-        Sum(ToDType(model.Forward(BatchOf(rank, ranks, step, 3)), kFloat32)));
-  };
-  const auto dense = make();
-  ASSERT_TRUE(train(*dense, 0, 1, 0).ok());
-  const Weights values = FullWeights(*dense);
-  const Weights gradients = FullGradients(*dense);
-  for (nn::Parameter* p : dense->Parameters()) {
-    negate(p->data());
-    if (p->grad().defined()) negate(p->grad());
-  }
-  IntegerDescent(*dense);
-  ASSERT_TRUE(train(*dense, 0, 1, 1).ok());
-  IntegerDescent(*dense);
-  const Weights expected = FullWeights(*dense);
-
-  struct Case {
-    std::vector<MeshAxis> axes;
-    FullyShardOptions options;
-  };
-  std::vector<Case> cases = {{{{"fsdp", 3}}, {}},
-                             {{{"replicate", 2}, {"fsdp", 2}}, {}},
-                             {{{"fsdp", 2}}, {}},
-                             {{{"replicate", 2}, {"fsdp", 2}}, {}},
-                             {{{"fsdp", 3}}, {}}};
-  cases[2].options.shard_dim = [](const nn::Parameter&) { return -1; };
-  cases[3].options.cpu_offload = true;
-  cases[4].options.mixed_precision.param_dtype = kBFloat16;
-  for (size_t i = 0; i < cases.size(); ++i) {
-    for (const uint64_t seed : {0, 1, 2, 3}) {
-      SCOPED_TRACE(absl::StrCat("case ", i, ", seed ", seed));
-      const auto body = [&](const DeviceMesh& mesh) -> absl::Status {
-        World& world = mesh.world();
-        const auto model = make();
-        FullyShardOptions options = cases[i].options;
-        options.reduction.divide_factor = 1;
-        CH_RETURN_IF_ERROR(FullyShard(*model->blocks()[0], mesh, options));
-        CH_RETURN_IF_ERROR(FullyShard(*model, mesh, options));
-        CH_RETURN_IF_ERROR(train(*model, world.rank(), world.size(), 0));
-        CH_ASSIGN_OR_RETURN(auto scope, SummonFullParameters::Begin(
-                                            *model, {.with_grads = true}));
-        for (size_t p = 0; p < values.size(); ++p) {
-          const SummonFullParameters::Entry& entry = scope->entries()[p];
-          CH_EXPECT_EQ(entry.full.ToVector<float>(), values[p]) << entry.name;
-          negate(entry.full);
-          CH_EXPECT_EQ(entry.grad.defined(), !gradients[p].empty())
-              << entry.name;
-          if (!entry.grad.defined()) continue;
-          CH_EXPECT_EQ(entry.grad.ToVector<float>(), gradients[p])
-              << entry.name;
-          negate(entry.grad);
-        }
-        CH_RETURN_IF_ERROR(scope->End());
-        IntegerDescent(*model);
-        CH_RETURN_IF_ERROR(train(*model, world.rank(), world.size(), 1));
-        IntegerDescent(*model);
-        CH_EXPECT_EQ(FullWeights(*model), expected);
-        return world.context().Synchronize();
-      };
-      OnMesh(cases[i].axes, body, {.test = {.adversarial_seed = seed}});
-    }
   }
 }
 

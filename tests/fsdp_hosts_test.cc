@@ -41,7 +41,6 @@ class Block final : public nn::Module {
           name, {.in = kWidth, .out = kRows, .bias = has_bias}));
     }
   }
-  const char* type_name() const override { return "Block"; }
   static constexpr int64_t kElems = 7 * kRows * kWidth + 2 * kRows;
 
  protected:

@@ -78,7 +78,9 @@ absl::StatusOr<std::vector<const nn::Parameter*>> Spread(
                                             {"blocks.0.down", row},
                                             {"blocks.2.up", col},
                                             {"blocks.2.down", row}}));
+  const auto ragged = std::exchange(options.ragged_shard, std::nullopt);
   CH_RETURN_IF_ERROR(Replicate(*model.blocks()[1], meshes.flat, options));
+  options.ragged_shard = ragged;
   for (nn::Parameter* p : model.blocks()[2]->Parameters()) {
     options.ignored_params.push_back(p);
   }
@@ -124,8 +126,9 @@ absl::StatusOr<Outcome> ClipAndStep(TestModel& model, double norm_type) {
   return Outcome{norm, std::move(weights)};
 }
 
-// The norm's type, the mesh, whether shards are in host memory.
-using ClipCase = std::tuple<double, Axes, bool>;
+// The norm's type, the mesh, whether shards are in host memory, and whether
+// they are ragged.
+using ClipCase = std::tuple<double, Axes, bool, bool>;
 
 class ClippingTest : public testing::TestWithParam<ClipCase> {};
 
@@ -133,6 +136,7 @@ TEST_P(ClippingTest, AndStepsAcrossMeshesAreThoseOfOneRank) {
   const double norm_type = std::get<0>(GetParam());
   const Axes& axes = std::get<1>(GetParam());
   const bool offload = std::get<2>(GetParam());
+  const bool ragged = std::get<3>(GetParam());
   TestModel dense(3, kDim, 7, 3);
   dense.FillWithIntegers();
   ASSERT_TRUE(Backward(Sum(dense.Forward(BatchOf(0, 1, 1)))).ok());
@@ -147,6 +151,7 @@ TEST_P(ClippingTest, AndStepsAcrossMeshesAreThoseOfOneRank) {
              FullyShardOptions options;
              options.reduction.divide_factor = 1;
              options.cpu_offload = offload;
+             if (ragged) options.ragged_shard = RaggedShard();
              CH_ASSIGN_OR_RETURN(const auto ignored,
                                  Spread(model, meshes, options));
              const int part = static_cast<int>(*meshes.flat.index(0));
@@ -164,12 +169,13 @@ TEST_P(ClippingTest, AndStepsAcrossMeshesAreThoseOfOneRank) {
 }
 
 std::string NameOfCase(const testing::TestParamInfo<ClipCase>& info) {
-  const auto& [norm_type, axes, offload] = info.param;
+  const auto& [norm_type, axes, offload, ragged] = info.param;
   std::string name = absl::StrCat("norm_", norm_type, "_on");
   for (const MeshAxis& axis : axes) {
     absl::StrAppend(&name, "_", axis.name, axis.size);
   }
-  return absl::StrCat(name, offload ? "_offloaded" : "");
+  return absl::StrCat(name, offload ? "_offloaded" : "",
+                      ragged ? "_ragged" : "");
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -179,7 +185,7 @@ INSTANTIATE_TEST_SUITE_P(
         testing::Values(Axes{{"fsdp", 2}, {"tp", 2}},
                         Axes{{"fsdp", 3}, {"tp", 1}},
                         Axes{{"replicate", 2}, {"fsdp", 2}, {"tp", 2}}),
-        testing::Bool()),
+        testing::Bool(), testing::Bool()),
     NameOfCase);
 
 void AddPenalty(nn::Module& model, double penalty) {

@@ -13,6 +13,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <set>
 #include <string>
@@ -57,7 +58,7 @@ enum Option {
   kCastInputs,
   kDivideFactor,
   kForceSum,
-  kShardDim,
+  kShards,
   kExtension,
   kOffset,
   kTied,
@@ -93,7 +94,7 @@ const std::vector<TestedOption>& TestedOptions() {
       {"cast inputs", {"yes", "no"}},
       {"divide factor", {"unset", "1", "2"}},
       {"force sum", {"no", "yes"}},
-      {"shard dim", {"0", "-1"}},
+      {"shards", {"dim 0", "dim -1", "ragged", "ragged, whole"}},
       {"extension", {"DTensor", "none"}},
       {"offset", {"trained", "frozen", "ignored"}},
       {"tied", {"no", "across groups"}},
@@ -333,8 +334,14 @@ class Row {
     }
     options.reduction.force_sum = at(kForceSum) == 1;
     options.cpu_offload = at(kOffload) == 1;
-    if (at(kShardDim) == 1) {
+    if (at(kShards) == 1) {
       options.shard_dim = [](const nn::Parameter&) { return -1; };
+    }
+    if (at(kShards) == 2) options.ragged_shard = fsdp::RaggedShard();
+    if (at(kShards) == 3) {
+      options.ragged_shard = {.rows_per_block = [](const nn::Parameter&) {
+        return std::numeric_limits<int64_t>::max();
+      }};
     }
     if (at(kExtension) == 0) options.extension = DTensorExtensions::Create();
     return options;
@@ -351,6 +358,7 @@ class Row {
       inner.options.reshard_after_forward = std::nullopt;
       inner.options.post_forward_mesh_size = 0;
       inner.options.shard_dim = nullptr;
+      inner.options.ragged_shard = std::nullopt;
       inner.options.extension = nullptr;
     }
     ShardSpec middle = {

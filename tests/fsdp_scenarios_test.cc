@@ -140,6 +140,12 @@ std::vector<Scenario> ShardDims() {
       return dim;
     };
   }
+  for (const int rows : {1, 2, 100}) {
+    scenarios.push_back(
+        {absl::StrCat("ragged by ", rows, " rows"), PlainStep()});
+    scenarios.back().options.ragged_shard = {
+        .rows_per_block = [rows](const nn::Parameter&) { return rows; }};
+  }
   return scenarios;
 }
 

@@ -258,6 +258,11 @@ class Generator {
     if (!spec.replicated && Chance(4)) {
       options.shard_dim = [](const nn::Parameter&) { return -1; };
       note("shard_dim=-1");
+    } else if (!spec.replicated && Chance(3)) {
+      const int rows = 1 + Number(4);
+      options.ragged_shard = {
+          .rows_per_block = [rows](const nn::Parameter&) { return rows; }};
+      note("ragged_shard=", rows);
     }
     if (!spec.replicated && options.post_forward_mesh_size == 0 && Chance(5)) {
       spec.vectors_elsewhere = true;

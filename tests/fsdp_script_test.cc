@@ -107,9 +107,9 @@ TEST(FsdpScriptTest, AllAreDrawn) {
                   "biases", "cast_forward_inputs", "cpu_offload", "force_sum",
                   "divide_factor", "ignores_frozen", "output_dtype",
                   "param_dtype", "post_forward_mesh_size", "prefetch",
-                  "prefetch_bytes", "reduce_buffers", "reduce_dtype",
-                  "replicated", "reshard_after_forward", "shard_dim",
-                  "sync_from_first_rank", "vectors_elsewhere"));
+                  "prefetch_bytes", "ragged_shard", "reduce_buffers",
+                  "reduce_dtype", "replicated", "reshard_after_forward",
+                  "shard_dim", "sync_from_first_rank", "vectors_elsewhere"));
 }
 
 }  // namespace

@@ -7,7 +7,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -37,7 +39,8 @@ nn::LlamaConfig Config() {
 
 // Applies FSDP over tensor parallelism, with replicas along "replicate" if that
 // axis exists. Each slice along other axes has its own model.
-absl::Status Spread(const DeviceMesh& mesh, nn::Llama& model) {
+absl::Status Spread(const DeviceMesh& mesh, nn::Llama& model,
+                    std::optional<fsdp::RaggedShard> ragged = std::nullopt) {
   CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
   std::vector<std::string> data_axes = {"fsdp"};
   if (mesh.layout().AxisIndex("replicate").ok()) {
@@ -47,7 +50,8 @@ absl::Status Spread(const DeviceMesh& mesh, nn::Llama& model) {
   CH_RETURN_IF_ERROR(
       tp::ParallelizeModule(model, tp, tp::LlamaPlan(model.config())));
   return fsdp::FullyShard(model, fsdp,
-                          {.extension = DTensorExtensions::Create()});
+                          {.ragged_shard = std::move(ragged),
+                           .extension = DTensorExtensions::Create()});
 }
 
 // Returns a config with sizes that the meshes do not divide.
@@ -64,16 +68,26 @@ nn::LlamaConfig UnevenConfig(bool tied) {
 }
 
 // Creates a run on `mesh` whose parameters have no values yet.
-absl::Status Begin(const DeviceMesh& mesh, LlamaTraining& run) {
-  CH_RETURN_IF_ERROR(Spread(mesh, run.model));
+absl::Status Begin(const DeviceMesh& mesh, LlamaTraining& run,
+                   std::optional<fsdp::RaggedShard> ragged = std::nullopt) {
+  CH_RETURN_IF_ERROR(Spread(mesh, run.model, std::move(ragged)));
   run.Begin();
   return absl::OkStatus();
 }
 
 class LlamaCheckpointTest : public ::testing::TestWithParam<bool> {};
 
+// Returns the shards of the i-th run: even ones, ragged ones by rows, or by
+// blocks that keep small matrices whole.
+std::optional<fsdp::RaggedShard> ShardsOf(size_t i) {
+  if (i % 3 == 0) return std::nullopt;
+  if (i % 3 == 1) return fsdp::RaggedShard();
+  return fsdp::RaggedShard{
+      .rows_per_block = [](const nn::Parameter&) { return 9; }};
+}
+
 // Saves and loads parameters and moments over twelve pairs of meshes with one
-// to four axes.
+// to four axes, between even and ragged shards.
 TEST_P(LlamaCheckpointTest, GoesFromMeshToMeshUnchanged) {
   const bool tied = GetParam();
   const std::vector<MeshAxes> meshes = {
@@ -104,7 +118,7 @@ TEST_P(LlamaCheckpointTest, GoesFromMeshToMeshUnchanged) {
   for (size_t i = 0; i < way.size(); ++i) {
     OnMesh(meshes[way[i]], [&](const DeviceMesh& mesh) -> absl::Status {
       LlamaTraining run(UnevenConfig(tied));
-      CH_RETURN_IF_ERROR(Begin(mesh, run));
+      CH_RETURN_IF_ERROR(Begin(mesh, run, ShardsOf(i + 1)));
       CH_RETURN_IF_ERROR(
           checkpoint::LoadCheckpoint(mesh.world(), *run.state, dir_of(i)));
       return checkpoint::SaveCheckpoint(mesh.world(), *run.state,

@@ -68,6 +68,8 @@ Lines LogOnMesh(const Axes& axes,
 
 TEST(EventLogTest, LogsAStep) {
   EXPECT_EQ(LogOf({{"fsdp", 2}}, {}, Step), PlainForward() + PlainBackward());
+  EXPECT_EQ(LogOf({{"fsdp", 2}}, {.ragged_shard = RaggedShard()}, Step),
+            PlainForward() + PlainBackward());
 }
 
 TEST(EventLogTest, LogsPrefetchingAtAnyDepth) {

@@ -52,6 +52,7 @@ struct Case {
   int reduce_buffers = 1;
   DType param_dtype = kFloat32;
   DType reduce_dtype = kFloat32;
+  bool ragged = false;
 
   int ranks() const { return MeshAxes(axes).ranks(); }
 };
@@ -287,6 +288,7 @@ absl::Status Train(World& world, const Case& c, MemoryStats& stats) {
   options.post_forward_mesh_size = PostForwardMeshSize(c.reshard);
   options.prefetch.forward = options.prefetch.backward = c.prefetch;
   options.reduction.buffers = c.reduce_buffers;
+  if (c.ragged) options.ragged_shard = RaggedShard();
   for (auto& block : model.blocks()) {
     CH_RETURN_IF_ERROR(FullyShard(*block, mesh, options));
   }
@@ -376,6 +378,29 @@ std::vector<Case> Cases() {
     }
   }
   return cases;
+}
+
+// Pieces of any sizes, with their gaps.
+TEST(RaggedMemoryTest, DryRunsHaveThePeaksOfRanks) {
+  for (const Case& of_mesh : Cases()) {
+    Case c = of_mesh;
+    c.ragged = true;
+    SCOPED_TRACE(c.name);
+    std::vector<MemoryStats> real(static_cast<size_t>(c.ranks()));
+    const absl::Status status = StatusOfRanks(c.ranks(), [&](World& world) {
+      return Train(world, c, real[static_cast<size_t>(world.rank())]);
+    });
+    ASSERT_TRUE(status.ok()) << status;
+    for (int rank = 0; rank < c.ranks(); ++rank) {
+      MemoryStats dry;
+      const absl::Status dry_status =
+          RunFake({.world_size = c.ranks(), .rank = rank},
+                  [&](World& world) { return Train(world, c, dry); });
+      ASSERT_TRUE(dry_status.ok()) << dry_status;
+      EXPECT_EQ(dry.peak, real[static_cast<size_t>(rank)].peak)
+          << "rank " << rank;
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Meshes, MemoryFormulaTest, testing::ValuesIn(Cases()),
