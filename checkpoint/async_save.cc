@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -25,7 +26,6 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/base/threads.h"
-#include "crosshatch/checkpoint/background_work.h"
 #include "crosshatch/checkpoint/box_runs.h"
 #include "crosshatch/checkpoint/on_ranks.h"
 #include "crosshatch/checkpoint/save_job.h"
@@ -67,6 +67,50 @@ absl::Duration Since(std::chrono::steady_clock::time_point begin) {
 
 }  // namespace
 
+BackgroundWork::BackgroundWork(size_t size,
+                               std::function<absl::Status(size_t)> part)
+    : size_(size), part_(std::move(part)) {}
+
+void BackgroundWork::RunNext(Lock& lock) {
+  const size_t part = next_++;
+  is_running_ = true;
+  absl::Status status =
+      absl::InternalError("background work threw an exception");
+  const absl::Cleanup end = [&] {
+    lock.lock();
+    is_running_ = false;
+    if (status_.ok()) status_ = status;
+    changed_.notify_all();
+  };
+  lock.unlock();
+  status = part_(part);
+}
+
+absl::Status BackgroundWork::RunInBackground() {
+  Lock lock(mutex_);
+  while (!is_over()) {
+    if (is_running_ || next_ < taken_over_) {
+      changed_.wait(lock);
+    } else {
+      RunNext(lock);
+    }
+  }
+  return status_;
+}
+
+absl::Status BackgroundWork::RunUntil(size_t count) {
+  Lock lock(mutex_);
+  taken_over_ = std::max(taken_over_, count);
+  while (!is_over() && num_done() < count) {
+    if (is_running_) {
+      changed_.wait(lock);
+    } else {
+      RunNext(lock);
+    }
+  }
+  return status_;
+}
+
 AsyncCheckpointer::AsyncCheckpointer(World& world, AsyncOptions options)
     : world_(world), options_(options) {}
 
@@ -98,9 +142,13 @@ absl::Status AsyncCheckpointer::Begin(
     CH_RETURN_IF_ERROR(state.status());
     return SaveCheckpoint(world_, *state, dir);
   }
-  CH_ASSIGN_OR_RETURN(job_, SaveJob::Prepare(world_, state, dir, overwrite,
-                                             *options_.file_system,
-                                             options_.use_fallback_directory));
+  CH_ASSIGN_OR_RETURN(
+      job_, SaveJob::Prepare(
+                world_, state, dir,
+                {.overwrite = overwrite,
+                 .use_fallback_directory = options_.use_fallback_directory,
+                 .union_of_ranks = options_.union_of_ranks,
+                 .file_system = options_.file_system}));
   written_ = {};
   until_written_ = written_.get_future().share();
   committed_ = {};
@@ -362,18 +410,15 @@ absl::Status AsyncCheckpointer::Poll() {
 absl::Status AsyncCheckpointer::Finish() {
   CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
                       AllRanks(world_));
-  const absl::StatusOr<std::vector<std::string>> written = OnEveryRank(
+  const absl::StatusOr<std::vector<std::string>> written = GatherOnEveryRank(
       *comm, "async save: write", [&] { return until_written_.get(); });
-  Deliver(written);
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    delivered_ = written;
+  }
   const absl::Status committed = OnFirstRank(
       *comm, "async save: commit", [&] { return until_committed_.get(); });
   return written.ok() ? committed : written.status();
-}
-
-void AsyncCheckpointer::Deliver(
-    absl::StatusOr<std::vector<std::string>> hashes) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  delivered_ = std::move(hashes);
 }
 
 void AsyncCheckpointer::JoinWriter() {

@@ -28,6 +28,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <functional>
 #include <future>
@@ -41,7 +42,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "crosshatch/checkpoint/background_work.h"
 #include "crosshatch/checkpoint/checkpoint.h"
 #include "crosshatch/checkpoint/save_job.h"
 #include "crosshatch/comm/world.h"
@@ -52,6 +52,52 @@
 
 namespace crosshatch::checkpoint {
 
+/// Work in parts, which run one after another on a background thread when the
+/// CPU is idle. Another thread takes over parts that it needs at once, because
+/// a thread of low priority might delay it for long.
+/// \threadsafety All members may be called on any thread.
+class BackgroundWork {
+ public:
+  /// \param size number of parts.
+  /// \param part runs the part of a given number. Parts never run concurrently,
+  ///     and none runs after an error. An exception reaches the thread that
+  ///     runs the part, and is an error for the others.
+  BackgroundWork(size_t size, std::function<absl::Status(size_t)> part);
+  BackgroundWork(const BackgroundWork&) = delete;
+  BackgroundWork& operator=(const BackgroundWork&) = delete;
+
+  size_t size() const { return size_; }
+
+  /// Runs the parts that no other thread takes over. Returns when all are done.
+  /// \error the first error of a part.
+  absl::Status RunInBackground();
+
+  /// Takes over the first `count` parts as far as they have not begun. Returns
+  /// when they are done, without waiting for later parts.
+  /// \error the first error of a part.
+  absl::Status RunUntil(size_t count);
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+
+  bool is_over() const {
+    return !is_running_ && (next_ == size_ || !status_.ok());
+  }
+  size_t num_done() const { return next_ - (is_running_ ? 1 : 0); }
+  /// Runs the next part, and releases the lock meanwhile.
+  void RunNext(Lock& lock);
+
+  const size_t size_;
+  const std::function<absl::Status(size_t)> part_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  size_t next_ = 0;
+  bool is_running_ = false;
+  /// RunUntil runs the parts before this one that have not begun.
+  size_t taken_over_ = 0;
+  absl::Status status_;
+};
+
 /// Options of AsyncCheckpointer.
 struct AsyncOptions {
   /// How long each rank waits for its device's copies, and the first rank's
@@ -60,6 +106,8 @@ struct AsyncOptions {
   absl::Duration timeout = absl::Minutes(30);
   /// SaveCheckpointOptions::use_fallback_directory of every save.
   bool use_fallback_directory = false;
+  /// SaveCheckpointOptions::union_of_ranks of every save.
+  bool union_of_ranks = false;
   /// File system calls of this rank. Must outlive the saver.
   FileSystem* file_system = &FileSystem::Real();
 };
@@ -141,9 +189,6 @@ class AsyncCheckpointer {
   /// The body of the writing thread.
   void Write(const std::function<absl::Status()>& then);
   absl::Status Finish();
-  /// Ends the first rank's wait for reports, with the hashes of all ranks or an
-  /// error.
-  void Deliver(absl::StatusOr<std::vector<std::string>> hashes);
   void JoinWriter();
 
   World& world_;
@@ -176,8 +221,8 @@ class AsyncCheckpointer {
   std::promise<absl::Status> committed_;
   std::future<absl::Status> until_committed_;
   std::mutex mutex_;
-  /// The result of the ranks' exchange in Finish, if it comes before the last
-  /// report. Guarded by mutex_.
+  /// The result of the ranks' exchange in Finish. If it comes before the last
+  /// report, it ends the first rank's wait for reports. Guarded by mutex_.
   std::optional<absl::StatusOr<std::vector<std::string>>> delivered_;
   std::thread writer_;
   /// @}

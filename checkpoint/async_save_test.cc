@@ -29,7 +29,7 @@
 #include "crosshatch/base/process_scopes_testutil.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/checkpoint.h"
-#include "crosshatch/checkpoint/file_system.h"
+#include "crosshatch/checkpoint/file_io.h"
 #include "crosshatch/checkpoint/index.h"
 #include "crosshatch/comm/all_ranks.h"
 #include "crosshatch/comm/world.h"
@@ -254,7 +254,7 @@ TEST(AsyncSaveTest, ErrorsOfAnyRankComeWithTheNextSaveOrWait) {
   }
 }
 
-TEST(AsyncSaveTest, PollsTellOfAnErrorOnce) {
+TEST(AsyncSaveTest, PollsReportAnErrorOnce) {
   const std::string dir = FreshDir("async_polled");
   const std::string other = FreshDir("async_polled_too");
   GatedFileSystem gated;

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/checkpoint/background_work.h"
-
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -8,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "crosshatch/checkpoint/async_save.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch::checkpoint {
@@ -58,7 +57,7 @@ TEST(BackgroundWorkTest, AnExceptionEndsAllParts) {
 
 /// A background thread runs part 1 of six when another thread takes over the
 /// first four. Returns the parts that the other thread runs.
-std::vector<size_t> TakenOver(std::chrono::milliseconds patience) {
+std::vector<size_t> TakenOver(std::chrono::milliseconds delay) {
   std::vector<std::thread::id> by(6);
   std::atomic<bool> is_in_part = false;
   std::atomic<bool> may_go_on = false;
@@ -77,7 +76,7 @@ std::vector<size_t> TakenOver(std::chrono::milliseconds patience) {
   EXPECT_TRUE(work.RunUntil(1).ok());
   std::thread other([&] { EXPECT_TRUE(work.RunUntil(4).ok()); });
   const std::thread::id others = other.get_id();
-  std::this_thread::sleep_for(patience);
+  std::this_thread::sleep_for(delay);
   may_go_on = true;
   other.join();
   background.join();
@@ -89,7 +88,7 @@ std::vector<size_t> TakenOver(std::chrono::milliseconds patience) {
   return taken_over;
 }
 
-TEST(BackgroundWorkTest, WhoCannotWaitDoesTheRestHimself) {
+TEST(BackgroundWorkTest, AThreadThatCannotWaitDoesTheRest) {
   // When the other thread has made its call cannot be observed, so it gets more
   // and more time.
   std::vector<size_t> taken_over;

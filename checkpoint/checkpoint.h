@@ -22,7 +22,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "crosshatch/checkpoint/file_system.h"
+#include "crosshatch/checkpoint/file_io.h"
 #include "crosshatch/checkpoint/save_plan.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/nn/state_dict.h"
@@ -72,8 +72,8 @@ struct SaveCheckpointOptions {
 ///     kInvalidArgument for a Partial tensor; kFailedPrecondition if ranks'
 ///     states differ; kAlreadyExists if the directory is not empty or another
 ///     save wrote it meanwhile; errors of the system or of a collective.
-///     Complete data are never deleted: an error after they were written says
-///     where they are.
+///     Complete data are never deleted: an error after they were written
+///     names their directory.
 absl::Status SaveCheckpoint(World& world, const nn::StateDict& state,
                             const std::string& dir,
                             const SaveCheckpointOptions& options = {});
@@ -88,12 +88,6 @@ absl::Status SaveCheckpoint(World& world, nn::Stateful& stateful,
 /// tensor of its own, the plan has this rank's slice only.
 /// \error kInvalidArgument as SaveCheckpoint.
 absl::StatusOr<SavePlan> PlanOf(const World& world, const nn::StateDict& state);
-
-/// Returns the error with which SaveCheckpoint would refuse `dir`, because of
-/// its contents or because the system would not allow replacing it
-/// (CheckSaveDirectory).
-absl::Status CheckCheckpointDirectory(
-    const std::string& dir, const SaveCheckpointOptions& options = {});
 
 /// What a rank read in a load.
 struct LoadStats {

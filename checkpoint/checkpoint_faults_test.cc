@@ -17,7 +17,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/async_save.h"
 #include "crosshatch/checkpoint/checkpoint.h"
@@ -86,8 +85,7 @@ struct Case {
   bool replaces = false;
   bool can_exchange = true;
   bool async = false;
-  DiskFault::Kind kind = DiskFault::Kind::kFail;
-  int error = ENOSPC;
+  DiskFault fault = {.kind = DiskFault::Kind::kFail, .error = ENOSPC};
 };
 
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
@@ -126,7 +124,7 @@ class CheckpointFaultsTest : public ::testing::TestWithParam<Case> {
   }
 
   void Check(const absl::Status& status, bool failed, int64_t written) const {
-    const bool killed = GetParam().kind == DiskFault::Kind::kKill;
+    const bool killed = GetParam().fault.kind == DiskFault::Kind::kKill;
     const absl::StatusOr<int64_t> in_place = VersionIn(dir_);
     const auto aside = Aside();
     if (!failed || (status.ok() && !killed)) {
@@ -174,33 +172,26 @@ class CheckpointFaultsTest : public ::testing::TestWithParam<Case> {
 };
 
 TEST_P(CheckpointFaultsTest, LoadsTheOldOrTheNewCheckpoint) {
-  for (int at = 0;; ++at) {
-    ASSERT_LT(at, 200) << "calls without an end";
-    ASSERT_NO_FATAL_FAILURE(Prepare());
-    FaultyFileSystem files(
-        {.kind = GetParam().kind, .at = at, .error = GetParam().error},
-        GetParam().can_exchange);
-    const absl::Status status = Save(dir_, 2, files, GetParam().async);
-    const bool failed = !files.failed_call().empty();
-    SCOPED_TRACE(absl::StrCat("call ", at, " ", files.failed_call(), ": ",
-                              status.ToString()));
-    ASSERT_NO_FATAL_FAILURE(Check(status, failed, files.written()));
-    if (!failed) {
-      EXPECT_TRUE(status.ok()) << status;
-      EXPECT_GT(at, 20);
-      return;
-    }
-    // The other directories survive a later successful save.
-    const auto aside = Aside();
-    FaultyFileSystem whole({});
-    const absl::Status again = Save(dir_, 2, whole, false);
-    ASSERT_TRUE(again.ok()) << again;
-    EXPECT_EQ(VersionIn(dir_).value(), 2);
-    for (const auto& [path, version] : aside) {
-      if (!version.ok()) continue;
-      EXPECT_EQ(VersionIn(path, false).value(), *version) << path;
-    }
-  }
+  ForEachFault(
+      GetParam().fault, GetParam().can_exchange, 20, [this] { Prepare(); },
+      [this](FileSystem& files) {
+        return Save(dir_, 2, files, GetParam().async);
+      },
+      [this](const FaultyFileSystem& files, const absl::Status& status) {
+        const bool failed = !files.failed_call().empty();
+        ASSERT_NO_FATAL_FAILURE(Check(status, failed, files.written()));
+        if (!failed) return;
+        // The other directories survive a later successful save.
+        const auto aside = Aside();
+        FaultyFileSystem whole({});
+        const absl::Status again = Save(dir_, 2, whole, false);
+        ASSERT_TRUE(again.ok()) << again;
+        EXPECT_EQ(VersionIn(dir_).value(), 2);
+        for (const auto& [path, version] : aside) {
+          if (!version.ok()) continue;
+          EXPECT_EQ(VersionIn(path, false).value(), *version) << path;
+        }
+      });
 }
 
 /// A disk on which another program saves version 3 to the same place when the
@@ -259,16 +250,15 @@ std::vector<Case> Cases() {
     cases.push_back(full);
     Case killed = base;
     killed.name += "_killed";
-    killed.kind = DiskFault::Kind::kKill;
-    killed.error = EIO;
+    killed.fault = {.kind = DiskFault::Kind::kKill};
     cases.push_back(killed);
   }
   Case read_only{.name = "replaced_read_only", .replaces = true};
-  read_only.error = EROFS;
+  read_only.fault.error = EROFS;
   cases.push_back(read_only);
   // Also at the commit, if a mount appears between the trial and the rename.
   Case other_disk{.name = "replaced_other_disk", .replaces = true};
-  other_disk.error = EXDEV;
+  other_disk.fault.error = EXDEV;
   cases.push_back(other_disk);
   return cases;
 }

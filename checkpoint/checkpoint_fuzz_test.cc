@@ -8,10 +8,8 @@
 /// testdata/corpus has indexes, data files and configs that were, or could be,
 /// read wrongly.
 
-#include <algorithm>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <random>
 #include <string>
@@ -22,6 +20,8 @@
 #include "absl/strings/match.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/checkpoint.h"
+#include "crosshatch/checkpoint/file_io.h"
+#include "crosshatch/checkpoint/file_system_testutil.h"
 #include "crosshatch/checkpoint/hf_config.h"
 #include "crosshatch/checkpoint/huggingface.h"
 #include "crosshatch/checkpoint/index.h"
@@ -51,14 +51,11 @@ std::string FreshDir(const std::string& name) {
   return dir;
 }
 
-std::string Read(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
-void Write(const fs::path& path, const std::string& text) {
-  fs::remove(path);
-  std::ofstream(path, std::ios::binary) << text;
+/// Returns the sorted names in `dir`.
+std::vector<std::string> NamesIn(const std::string& dir) {
+  std::vector<std::string> names;
+  EXPECT_EQ(FileSystem::Real().List(dir, names), 0);
+  return names;
 }
 
 /// Numbers at which counts or their products overflow.
@@ -119,6 +116,22 @@ void Damage(std::string& text, std::mt19937& random) {
   }
 }
 
+/// Copies the files `names` from `from` to `to`, and damages `name`.
+/// \returns the damaged content.
+std::string CopyDamaged(const std::string& from, const std::string& to,
+                        const std::vector<std::string>& names,
+                        const std::string& name, std::mt19937& random) {
+  fs::create_directories(to);
+  for (const std::string& file : names) {
+    WriteBytes(to + "/" + file, ReadBytes(from + "/" + file));
+  }
+  std::string text = ReadBytes(to + "/" + name);
+  const unsigned times = 1 + random() % 3;
+  for (unsigned j = 0; j < times; ++j) Damage(text, random);
+  WriteBytes(to + "/" + name, text);
+  return text;
+}
+
 nn::StateDict StateToFill() {
   nn::StateDict state;
   for (const auto& [name, sizes] :
@@ -154,27 +167,16 @@ TEST(CheckpointFuzzTest, ReportsHarmfulDamage) {
   const unsigned seed = FuzzSeed();
   const unsigned cases = FuzzCases("CROSSHATCH_CHECKPOINT_FUZZ_CASES", 400);
   std::mt19937 random(seed);
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(kSample)) {
-    names.push_back(entry.path().filename().string());
-  }
-  std::sort(names.begin(), names.end());
+  const std::vector<std::string> names = NamesIn(kSample);
   ASSERT_EQ(names.size(), 3u);
   std::vector<double> saved;
   ASSERT_TRUE(Load(kSample, 1, true, saved).ok());
   const std::string dir = ::testing::TempDir() + "fuzzed";
   unsigned refused = 0;
   for (unsigned i = 0; i < cases; ++i) {
-    fs::create_directories(dir);
-    for (const std::string& name : names) {
-      Write(dir + "/" + name, Read(fs::path(kSample) / name));
-    }
     // Half of the damage is in the index.
     const std::string& name = names[random() % 2 * (1 + random() % 2)];
-    std::string text = Read(dir + "/" + name);
-    const unsigned times = 1 + random() % 3;
-    for (unsigned j = 0; j < times; ++j) Damage(text, random);
-    Write(dir + "/" + name, text);
+    const std::string text = CopyDamaged(kSample, dir, names, name, random);
     std::vector<double> values;
     const int ranks = 1 + static_cast<int>(i % 8 == 0);
     // Without verification the values may be wrong, but nothing crashes.
@@ -219,24 +221,13 @@ TEST(CheckpointFuzzTest, DamagedModelsAreRefusedOrRead) {
         return SaveHuggingFace(world, model, whole, {.max_file_bytes = 12000});
       });
   ASSERT_TRUE(saved.ok()) << saved;
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(whole)) {
-    names.push_back(entry.path().filename().string());
-  }
-  std::sort(names.begin(), names.end());
+  const std::vector<std::string> names = NamesIn(whole);
   ASSERT_EQ(names.size(), 4u) << "config, index and two files";
   const std::string dir = ::testing::TempDir() + "fuzzed_model";
   unsigned refused = 0;
   for (unsigned i = 0; i < cases; ++i) {
-    fs::create_directories(dir);
-    for (const std::string& name : names) {
-      Write(dir + "/" + name, Read(fs::path(whole) / name));
-    }
     const std::string& name = names[random() % names.size()];
-    std::string text = Read(dir + "/" + name);
-    const unsigned times = 1 + random() % 3;
-    for (unsigned j = 0; j < times; ++j) Damage(text, random);
-    Write(dir + "/" + name, text);
+    const std::string text = CopyDamaged(whole, dir, names, name, random);
     const absl::Status loaded = LoadModel(dir);
     if (loaded.ok()) continue;
     ++refused;
@@ -249,7 +240,7 @@ TEST(CheckpointFuzzTest, DamagedModelsAreRefusedOrRead) {
   EXPECT_GT(refused, cases / 4);
 }
 
-TEST(CheckpointFuzzTest, DetectsATransientReadError) {
+TEST(CheckpointFuzzTest, RefusesTheCorpus) {
   int indexes = 0;
   int files = 0;
   int configs = 0;
@@ -262,13 +253,13 @@ TEST(CheckpointFuzzTest, DetectsATransientReadError) {
       status = SafetensorsFile::Open(path).status();
       ++files;
     } else if (absl::StartsWith(name, "config-")) {
-      Write(dir + "/config.json", Read(path));
+      WriteBytes(dir + "/config.json", ReadBytes(path));
       status = LoadConfig(dir).status();
       EXPECT_TRUE(absl::IsInvalidArgument(status)) << path << ": " << status;
       ++configs;
       continue;
     } else {
-      status = ParseIndex(Read(path), path).status();
+      status = ParseIndex(ReadBytes(path), path).status();
       ++indexes;
     }
     EXPECT_TRUE(absl::IsDataLoss(status)) << path << ": " << status;

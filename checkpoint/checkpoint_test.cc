@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/checkpoint/file_system_testutil.h"
 #include "crosshatch/checkpoint/index.h"
 #include "crosshatch/checkpoint/safetensors.h"
 #include "crosshatch/comm/world.h"
@@ -234,14 +235,7 @@ TEST(CheckpointTest, EveryRankReportsAFlippedBit) {
   CH_SKIP_ON(TestEngine::kMpi, "changes files between jobs, as one process");
   const std::string dir = FreshDir("flipped");
   Save(kCases[1], dir);
-  const std::string file = dir + "/" + DataFileName(3, 4);
-  const auto size = fs::file_size(file);
-  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
-  stream.seekg(static_cast<std::streamoff>(size) - 1);
-  const char last = static_cast<char>(stream.get() ^ 1);
-  stream.seekp(static_cast<std::streamoff>(size) - 1);
-  stream.put(last);
-  stream.close();
+  FlipLastBit(dir + "/" + DataFileName(3, 4));
   const absl::Status status = LoadOn2(dir)[0];
   EXPECT_TRUE(absl::IsDataLoss(status)) << status;
   EXPECT_THAT(

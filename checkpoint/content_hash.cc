@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
@@ -19,6 +20,8 @@ namespace {
 // The odd number nearest to 2^64 / golden ratio. Its multiples are spread
 // evenly, so no two indices in use are mapped to near values.
 constexpr uint64_t kStep = 0x9E3779B97F4A7C15;
+
+constexpr size_t kHexDigits = 16;
 
 /// Returns 64 bits each of which depends on all bits of `x` (the finalizer of
 /// SplitMix64).
@@ -79,7 +82,7 @@ uint64_t HashText(absl::string_view text) {
 std::string HashToHex(uint64_t hash) { return absl::StrFormat("%016x", hash); }
 
 bool HashFromHex(absl::string_view text, uint64_t& hash) {
-  if (text.size() != 16) return false;
+  if (text.size() != kHexDigits) return false;
   uint64_t value = 0;
   for (const char c : text) {
     const bool is_digit = c >= '0' && c <= '9';
@@ -88,6 +91,21 @@ bool HashFromHex(absl::string_view text, uint64_t& hash) {
         value * 16 + static_cast<uint64_t>(is_digit ? c - '0' : c - 'a' + 10);
   }
   hash = value;
+  return true;
+}
+
+std::string HashesToHex(absl::Span<const uint64_t> hashes) {
+  std::string text;
+  for (const uint64_t hash : hashes) text += HashToHex(hash);
+  return text;
+}
+
+bool HashesFromHex(absl::string_view text, std::vector<uint64_t>& hashes) {
+  hashes.clear();
+  for (size_t at = 0; at < text.size(); at += kHexDigits) {
+    uint64_t& hash = hashes.emplace_back();
+    if (!HashFromHex(text.substr(at, kHexDigits), hash)) return false;
+  }
   return true;
 }
 

@@ -19,8 +19,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "crosshatch/dtensor/layout/box.h"
 #include "crosshatch/tensor/shape.h"
 
@@ -46,6 +48,9 @@ uint64_t HashText(absl::string_view text);
 std::string HashToHex(uint64_t hash);
 /// Returns whether `text` is a result of HashToHex; if so, sets `hash`.
 bool HashFromHex(absl::string_view text, uint64_t& hash);
+/// The same for several hashes, one after another.
+std::string HashesToHex(absl::Span<const uint64_t> hashes);
+bool HashesFromHex(absl::string_view text, std::vector<uint64_t>& hashes);
 
 }  // namespace crosshatch::checkpoint
 

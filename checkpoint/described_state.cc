@@ -16,7 +16,6 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
@@ -49,17 +48,6 @@ absl::StatusOr<TensorSpec> SpecOf(const std::string& name, const Tensor& t) {
   }
   return spec;
 }
-
-struct TextOfValue {
-  std::string operator()(int64_t value) const { return absl::StrCat(value); }
-  std::string operator()(double value) const {
-    return absl::StrFormat("%.17g", value);
-  }
-  // Escaped to one line.
-  std::string operator()(const std::string& value) const {
-    return absl::StrCat("\"", absl::CHexEscape(value), "\"");
-  }
-};
 
 /// Returns the first lines that differ in two different texts.
 std::pair<std::string, std::string> Difference(const std::string& a,
@@ -212,8 +200,8 @@ std::string DescribedState::ToString() const {
     absl::StrAppend(&text, "\n");
   }
   for (const auto& [name, value] : values) {
-    absl::StrAppend(&text, absl::CHexEscape(name), " = ",
-                    std::visit(TextOfValue(), value), "\n");
+    absl::StrAppend(&text, absl::CHexEscape(name), " = ", ValueText(value),
+                    "\n");
   }
   return text;
 }
@@ -267,6 +255,16 @@ absl::StatusOr<DescribedState> Agree(
       absl::StrCat(label, ": ranks have different states: ", OrNothing(first),
                    " on rank ", comm.world_ranks()[0], ", ", OrNothing(second),
                    " on rank ", comm.world_ranks()[index]));
+}
+
+std::string ListNames(absl::Span<const std::string> names) {
+  constexpr size_t kMost = 3;
+  const size_t shown = std::min(names.size(), kMost);
+  std::string text = absl::StrJoin(names.subspan(0, shown), ", ");
+  if (names.size() > shown) {
+    absl::StrAppend(&text, " and ", names.size() - shown, " more");
+  }
+  return text;
 }
 
 }  // namespace crosshatch::checkpoint

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "crosshatch/checkpoint/index.h"
 #include "crosshatch/checkpoint/save_plan.h"
 #include "crosshatch/comm/communicator.h"
@@ -49,6 +50,9 @@ absl::StatusOr<DescribedState> Describe(const nn::StateDict& state);
 absl::StatusOr<DescribedState> Agree(
     Communicator& comm, const std::string& label,
     const absl::StatusOr<DescribedState>& described, bool with_values);
+
+/// Returns e.g. "a, b, c and 7 more".
+std::string ListNames(absl::Span<const std::string> names);
 
 }  // namespace crosshatch::checkpoint
 

@@ -148,7 +148,7 @@ void WriteHollow(const SavePlan& plan, const std::string& dir) {
     const std::string path = absl::StrCat(
         dir, "/", plan.index.files[static_cast<size_t>(plan.FileOf(rank))]);
     const absl::StatusOr<std::string> start =
-        SafetensorsStart(path, plan.InfosOf(rank), {{"format", "pt"}});
+        SafetensorsStart(path, plan.InfosOf(rank));
     ASSERT_TRUE(start.ok()) << start.status();
     std::ofstream(path, std::ios::binary) << *start;
     fs::resize_file(path,

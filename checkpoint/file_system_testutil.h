@@ -3,19 +3,40 @@
 #define CROSSHATCH_CHECKPOINT_FILE_SYSTEM_TESTUTIL_H_
 
 /// \file
-/// FaultyFileSystem: a file system with an injected fault.
+/// FaultyFileSystem: a file system with an injected fault; and functions that
+/// read, write and damage files.
 
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
+#include <fstream>
+#include <iterator>
 #include <mutex>
 #include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "crosshatch/checkpoint/file_system.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "crosshatch/checkpoint/file_io.h"
+#include "gtest/gtest.h"
 
 namespace crosshatch::checkpoint {
+
+inline std::string ReadBytes(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+inline void WriteBytes(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+}
+
+inline void FlipLastBit(const std::string& path) {
+  std::string bytes = ReadBytes(path);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  WriteBytes(path, bytes);
+}
 
 /// The fault of one call.
 struct DiskFault {
@@ -38,11 +59,6 @@ class FaultyFileSystem final : public FileSystem {
   explicit FaultyFileSystem(DiskFault fault, bool can_exchange = true)
       : fault_(fault), can_exchange_(can_exchange) {}
 
-  /// Returns the number of calls so far.
-  int calls() const {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return calls_;
-  }
   std::string failed_call() const {
     const std::lock_guard<std::mutex> lock(mutex_);
     return failed_call_;
@@ -152,6 +168,34 @@ class FaultyFileSystem final : public FileSystem {
   std::string failed_call_;
   std::atomic<int64_t> written_{0};
 };
+
+/// Calls `save` with a fault of each of its calls, one after another, until no
+/// call fails.
+/// \param prepare is called before each save.
+/// \param save receives the file system; returns its status.
+/// \param check receives the file system and the status.
+/// \param least_calls that `save` makes at least.
+inline void ForEachFault(
+    const DiskFault& fault, bool can_exchange, int least_calls,
+    absl::FunctionRef<void()> prepare,
+    absl::FunctionRef<absl::Status(FileSystem&)> save,
+    absl::FunctionRef<void(const FaultyFileSystem&, const absl::Status&)>
+        check) {
+  for (int at = 0;; ++at) {
+    ASSERT_LT(at, 200) << "calls without an end";
+    ASSERT_NO_FATAL_FAILURE(prepare());
+    FaultyFileSystem files({.kind = fault.kind, .at = at, .error = fault.error},
+                           can_exchange);
+    const absl::Status status = save(files);
+    SCOPED_TRACE(absl::StrCat("call ", at, " ", files.failed_call(), ": ",
+                              status.ToString()));
+    ASSERT_NO_FATAL_FAILURE(check(files, status));
+    if (!files.failed_call().empty()) continue;
+    EXPECT_TRUE(status.ok());
+    EXPECT_GT(at, least_calls);
+    return;
+  }
+}
 
 }  // namespace crosshatch::checkpoint
 

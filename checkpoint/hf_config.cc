@@ -16,7 +16,6 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/file_io.h"
 #include "crosshatch/checkpoint/hf_fields-inl.h"
-#include "crosshatch/checkpoint/hf_rope-inl.h"
 #include "crosshatch/checkpoint/json_text-inl.h"
 #include "nlohmann/json.hpp"
 

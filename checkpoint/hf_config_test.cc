@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "crosshatch/checkpoint/file_io.h"
 #include "crosshatch/nn/layers/rope.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -325,77 +326,12 @@ TEST(HfConfigTest, WritesThreeFieldsForPhi3) {
 }
 
 TEST(HfConfigTest, ReadsTheFilesOfModels) {
-  const char* const kFiles[] = {
-      R"({"architectures": ["LlamaForCausalLM"], "attention_bias": false,
-          "attention_dropout": 0.0, "bos_token_id": 128000,
-          "eos_token_id": [128001, 128008, 128009], "head_dim": 64,
-          "hidden_act": "silu", "hidden_size": 2048,
-          "initializer_range": 0.02, "intermediate_size": 8192,
-          "max_position_embeddings": 131072, "mlp_bias": false,
-          "model_type": "llama", "num_attention_heads": 32,
-          "num_hidden_layers": 16, "num_key_value_heads": 8,
-          "pretraining_tp": 1, "rms_norm_eps": 1e-05,
-          "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0,
-            "low_freq_factor": 1.0, "original_max_position_embeddings": 8192,
-            "rope_type": "llama3"},
-          "rope_theta": 500000.0, "tie_word_embeddings": true,
-          "torch_dtype": "bfloat16", "transformers_version": "4.45.0.dev0",
-          "use_cache": true, "vocab_size": 128256})",
-      R"({"_name_or_path": "x", "architectures": ["MistralForCausalLM"],
-          "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2,
-          "hidden_act": "silu", "hidden_size": 4096,
-          "initializer_range": 0.02, "intermediate_size": 14336,
-          "max_position_embeddings": 32768, "model_type": "mistral",
-          "num_attention_heads": 32, "num_hidden_layers": 32,
-          "num_key_value_heads": 8, "rms_norm_eps": 1e-05,
-          "rope_theta": 1000000.0, "sliding_window": null,
-          "tie_word_embeddings": false, "torch_dtype": "bfloat16",
-          "transformers_version": "4.42.0", "use_cache": true,
-          "vocab_size": 32768})",
-      R"({"architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0,
-          "bos_token_id": 151643, "eos_token_id": 151645,
-          "hidden_act": "silu", "hidden_size": 896,
-          "initializer_range": 0.02, "intermediate_size": 4864,
-          "max_position_embeddings": 32768, "max_window_layers": 21,
-          "model_type": "qwen2", "num_attention_heads": 14,
-          "num_hidden_layers": 24, "num_key_value_heads": 2,
-          "rms_norm_eps": 1e-06, "rope_theta": 1000000.0,
-          "sliding_window": 32768, "tie_word_embeddings": true,
-          "torch_dtype": "bfloat16", "transformers_version": "4.43.1",
-          "use_cache": true, "use_mrope": false, "use_sliding_window": false,
-          "vocab_size": 151936})",
-      R"({"architectures": ["Qwen3ForCausalLM"], "attention_bias": false,
-          "attention_dropout": 0.0, "bos_token_id": 151643,
-          "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu",
-          "hidden_size": 1024, "initializer_range": 0.02,
-          "intermediate_size": 3072, "max_position_embeddings": 40960,
-          "max_window_layers": 28, "model_type": "qwen3",
-          "num_attention_heads": 16, "num_hidden_layers": 28,
-          "num_key_value_heads": 8, "rms_norm_eps": 1e-06,
-          "rope_scaling": null, "rope_theta": 1000000,
-          "sliding_window": null, "tie_word_embeddings": true,
-          "torch_dtype": "bfloat16", "transformers_version": "4.51.0",
-          "use_cache": true, "use_sliding_window": false,
-          "vocab_size": 151936})",
-      R"({"_name_or_path": "Phi-3-mini-4k-instruct",
-          "architectures": ["Phi3ForCausalLM"], "attention_bias": false,
-          "attention_dropout": 0.0,
-          "auto_map": {"AutoConfig": "configuration_phi3.Phi3Config"},
-          "bos_token_id": 1, "embd_pdrop": 0.0, "eos_token_id": 32000,
-          "hidden_act": "silu", "hidden_size": 3072,
-          "initializer_range": 0.02, "intermediate_size": 8192,
-          "max_position_embeddings": 4096, "model_type": "phi3",
-          "num_attention_heads": 32, "num_hidden_layers": 32,
-          "num_key_value_heads": 32,
-          "original_max_position_embeddings": 4096, "pad_token_id": 32000,
-          "resid_pdrop": 0.0, "rms_norm_eps": 1e-05, "rope_scaling": null,
-          "rope_theta": 10000.0, "sliding_window": 2047,
-          "tie_word_embeddings": false, "torch_dtype": "bfloat16",
-          "transformers_version": "4.40.2", "use_cache": true,
-          "vocab_size": 32064})",
-  };
-  for (const char* file : kFiles) {
-    const auto read = ParseConfigFile(file, "config.json");
+  for (const char* name : {"llama3", "mistral", "phi3", "qwen2", "qwen3"}) {
+    const std::string path =
+        absl::StrCat("checkpoint/testdata/configs/", name, ".json");
+    const auto text = ReadFile(path);
+    ASSERT_TRUE(text.ok()) << text.status();
+    const auto read = ParseConfigFile(*text, path);
     ASSERT_TRUE(read.ok()) << read.status();
     EXPECT_THAT(read->ignored, ::testing::IsEmpty());
     const auto again = ParseConfigFile(FormatConfig(read->config), "again");

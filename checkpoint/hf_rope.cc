@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/checkpoint/hf_rope-inl.h"
+#include "crosshatch/checkpoint/hf_fields-inl.h"
 #include "crosshatch/nn/layers/rope.h"
 
 namespace crosshatch::checkpoint {

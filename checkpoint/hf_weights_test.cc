@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/checkpoint/hf_weights.h"
-
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "crosshatch/checkpoint/weight_files.h"
+#include "crosshatch/checkpoint/weights_testutil.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -25,18 +27,13 @@ class HfWeightsTest : public ::testing::Test {
   /// Writes a file of one-element tensors with the values 0, 1, ...
   void WriteFile(const std::string& name,
                  const std::vector<std::string>& tensors) {
-    std::vector<TensorInfo> infos;
-    for (const std::string& tensor : tensors) {
-      infos.push_back({tensor, kFloat32, {1}});
+    std::vector<float> values(tensors.size());
+    std::iota(values.begin(), values.end(), 0.0f);
+    std::vector<std::pair<TensorInfo, const void*>> all;
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      all.push_back({{tensors[i], kFloat32, {1}}, &values[i]});
     }
-    auto writer = SafetensorsWriter::Create(dir_ + "/" + name, infos, {});
-    ASSERT_TRUE(writer.ok());
-    float value = 0;
-    for (const std::string& tensor : tensors) {
-      ASSERT_TRUE((*writer)->Write(tensor, &value).ok());
-      ++value;
-    }
-    ASSERT_TRUE((*writer)->Finish().ok());
+    WriteSafetensors(dir_ + "/" + name, all);
   }
 
   void WriteIndex(const std::string& text) {
@@ -65,10 +62,7 @@ TEST_F(HfWeightsTest, ReadsFilesByIndex) {
   ASSERT_TRUE(tensors.ok()) << tensors.status();
   EXPECT_EQ(tensors->size(), 3u);
   EXPECT_EQ(tensors->at("a").file, tensors->at("c").file);
-  const StoredTensor& c = tensors->at("c");
-  float value = -1;
-  EXPECT_TRUE(c.file->Read(c.index, WholeBox({1}), kFloat32, &value).ok());
-  EXPECT_EQ(value, 1);
+  EXPECT_EQ(ValuesOf(tensors->at("c")), std::vector<float>{1});
 }
 
 TEST_F(HfWeightsTest, ReportsEachMistake) {

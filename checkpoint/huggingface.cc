@@ -17,12 +17,12 @@
 #include "absl/types/span.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/checkpoint/file_system.h"
+#include "crosshatch/checkpoint/described_state.h"
+#include "crosshatch/checkpoint/file_io.h"
 #include "crosshatch/checkpoint/hf_config.h"
-#include "crosshatch/checkpoint/hf_weights.h"
-#include "crosshatch/checkpoint/list_names.h"
 #include "crosshatch/checkpoint/new_directory.h"
 #include "crosshatch/checkpoint/safetensors.h"
+#include "crosshatch/checkpoint/weight_files.h"
 #include "crosshatch/checkpoint/weight_names.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
@@ -286,11 +286,6 @@ absl::Status LoadWeights(nn::Module& model, const std::string& dir,
 absl::Status CheckSaveDirectory(const std::string& dir,
                                 const SaveOptions& options) {
   return CheckMayWrite(dir, options.overwrite, *options.file_system);
-}
-
-absl::StatusOr<std::vector<std::string>> UnfinishedSaves(
-    const std::string& dir) {
-  return FindUnfinishedSaves(dir);
 }
 
 absl::Status SaveHuggingFace(World& world, nn::Llama& model,

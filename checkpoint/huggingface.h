@@ -16,11 +16,10 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "crosshatch/checkpoint/file_system.h"
+#include "crosshatch/checkpoint/file_io.h"
 #include "crosshatch/checkpoint/weight_names.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/nn/models/llama.h"
@@ -78,12 +77,6 @@ struct SaveOptions {
 absl::Status CheckSaveDirectory(const std::string& dir,
                                 const SaveOptions& options = {});
 
-/// Returns directories next to `dir` that interrupted saves to `dir` left (or
-/// that running saves use). They may hold the only copy of a model, and no save
-/// removes them; a program can report them to its user.
-absl::StatusOr<std::vector<std::string>> UnfinishedSaves(
-    const std::string& dir);
-
 /// Writes config.json and model.safetensors, with parameters and persistent
 /// buffers, to the directory `dir`, which is complete or absent at any time.
 /// All ranks of `world` must call it, on a shared file system if they are on
@@ -101,7 +94,7 @@ absl::StatusOr<std::vector<std::string>> UnfinishedSaves(
 ///     now (nn/module.h), e.g. while they are summoned, or if ranks'
 ///     models or options would write a weight to different places; errors of
 ///     the system or of a collective. Complete weights are never deleted: an
-///     error after they were written says where they are.
+///     error after they were written names their directory.
 absl::Status SaveHuggingFace(World& world, nn::Llama& model,
                              const std::string& dir,
                              const SaveOptions& options = {});

@@ -9,13 +9,14 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/checkpoint/file_system.h"
+#include "crosshatch/checkpoint/file_io.h"
 #include "crosshatch/checkpoint/hf_config.h"
-#include "crosshatch/checkpoint/hf_weights.h"
+#include "crosshatch/checkpoint/weight_files.h"
 #include "crosshatch/checkpoint/weights_testutil.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
@@ -103,13 +104,9 @@ std::vector<float> Values(const std::string& dir, DType stored_as, DType as) {
   std::vector<float> values;
   for (const auto& [name, tensor] : *stored) {
     EXPECT_EQ(tensor.info().dtype, stored_as) << name;
-    const Shape& sizes = tensor.info().sizes;
-    std::vector<float> own(static_cast<size_t>(NumElements(sizes)));
-    EXPECT_TRUE(
-        tensor.file->Read(tensor.index, WholeBox(sizes), kFloat32, own.data())
-            .ok());
-    const Tensor rounded =
-        ToDType(ToDType(FromValues<float>(sizes, own), as), kFloat32);
+    const Tensor rounded = ToDType(
+        ToDType(FromValues<float>(tensor.info().sizes, ValuesOf(tensor)), as),
+        kFloat32);
     const std::vector<float> now = rounded.ToVector<float>();
     values.insert(values.end(), now.begin(), now.end());
   }
@@ -241,18 +238,17 @@ class DamagedDirectoryTest : public ::testing::Test {
       if (!info.name.empty()) infos.push_back(info);
     }
     if (extra != nullptr) infos.push_back(*extra);
-    auto writer =
-        SafetensorsWriter::Create(dir_ + "/model.safetensors", infos, {});
-    ASSERT_TRUE(writer.ok());
+    std::vector<std::vector<char>> data;
+    std::vector<std::pair<TensorInfo, const void*>> all;
     for (const TensorInfo& info : infos) {
-      std::vector<char> data(static_cast<size_t>(info.bytes()));
+      data.emplace_back(static_cast<size_t>(info.bytes()));
       if (extra != nullptr && info.name == extra->name) {
-        data.back() = last;
-        data[data.size() - 2] = before;
+        data.back().back() = last;
+        data.back()[data.back().size() - 2] = before;
       }
-      ASSERT_TRUE((*writer)->Write(info.name, data.data()).ok());
+      all.push_back({info, data.back().data()});
     }
-    ASSERT_TRUE((*writer)->Finish().ok());
+    WriteSafetensors(dir_ + "/model.safetensors", all);
   }
 
   absl::Status Load() {

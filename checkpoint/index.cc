@@ -2,12 +2,12 @@
 #include "crosshatch/checkpoint/index.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -23,6 +23,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/content_hash.h"
@@ -39,29 +40,8 @@ using Json = nlohmann::json;
 constexpr char kFormat[] = "crosshatch.checkpoint";
 constexpr int64_t kVersion = 1;
 
-/// Returns whether `name` matches `pattern`, in which each '#' stands for five
-/// or more digits.
-bool FitsPattern(absl::string_view name, absl::string_view pattern) {
-  constexpr size_t kDigits = 5;
-  for (const char wanted : pattern) {
-    if (wanted != '#') {
-      if (name.empty() || name[0] != wanted) return false;
-      name.remove_prefix(1);
-      continue;
-    }
-    size_t digits = 0;
-    while (digits < name.size() &&
-           std::isdigit(static_cast<unsigned char>(name[digits])) != 0) {
-      ++digits;
-    }
-    if (digits < kDigits) return false;
-    name.remove_prefix(digits);
-  }
-  return name.empty();
-}
-
 bool IsDataFileName(const std::string& name) {
-  return FitsPattern(name, "state-#-of-#.safetensors");
+  return MatchesDigits(name, "state-#-of-#.safetensors");
 }
 
 std::string FormatDouble(double value) {
@@ -307,7 +287,23 @@ std::string ReportFileName(int rank) {
 
 bool IsCheckpointFile(const std::string& name) {
   return name == kIndexFile || IsDataFileName(name) ||
-         FitsPattern(name, "report-#") || FitsPattern(name, "report-#.saving");
+         MatchesDigits(name, "report-#") ||
+         MatchesDigits(name, "report-#.saving");
+}
+
+std::string ValueText(const SmallValue& value) {
+  if (const auto* number = std::get_if<int64_t>(&value)) {
+    return absl::StrCat(*number);
+  }
+  if (const auto* real = std::get_if<double>(&value)) {
+    const std::string text = FormatDouble(*real);
+    const bool looks_whole =
+        text.find_first_not_of("-0123456789") == std::string::npos;
+    return looks_whole ? text + ".0" : text;
+  }
+  const auto& text = std::get<std::string>(value);
+  return IsJsonText(text) ? QuoteJson(text)
+                          : absl::StrCat("\"", absl::CHexEscape(text), "\"");
 }
 
 Box IndexedTensor::CellBox(int cell) const {
@@ -442,6 +438,95 @@ absl::StatusOr<CheckpointIndex> ReadIndex(const std::string& dir) {
   }
   CH_RETURN_IF_ERROR(text.status());
   return ParseIndex(*text, path);
+}
+
+std::vector<CellPart> PartsOf(const IndexedTensor& tensor, const Box& box) {
+  std::vector<CellPart> parts;
+  for (const int cell : tensor.CellsIntersecting(box)) {
+    parts.push_back({cell, Intersect(tensor.CellBox(cell), box)});
+  }
+  return parts;
+}
+
+absl::Status DataFiles::Open(const IndexedTensor& tensor,
+                             absl::Span<const CellPart> parts) {
+  for (const CellPart& part : parts) {
+    const auto number =
+        static_cast<size_t>(tensor.files[static_cast<size_t>(part.cell)]);
+    std::shared_ptr<const SafetensorsFile>& file = files_[number];
+    const std::string path = absl::StrCat(dir_, "/", index_.files[number]);
+    if (file == nullptr) {
+      absl::StatusOr<std::shared_ptr<const SafetensorsFile>> opened =
+          SafetensorsFile::Open(path);
+      if (absl::IsNotFound(opened.status())) {
+        return absl::DataLossError(
+            absl::StrCat(path, " is missing, which ", kIndexFile,
+                         " lists: the checkpoint was copied incompletely, or "
+                         "its save did not finish"));
+      }
+      if (!opened.ok()) return opened.status();
+      file = *std::move(opened);
+      ++opened_;
+    }
+    const std::string name = tensor.CellName(part.cell);
+    const int index = file->Find(name);
+    if (index < 0) {
+      return absl::DataLossError(absl::StrCat(
+          path, " lacks \"", name, "\", which ", kIndexFile, " lists there"));
+    }
+    const TensorInfo& info = file->tensors()[static_cast<size_t>(index)];
+    const Shape& sizes = tensor.CellBox(part.cell).sizes;
+    if (info.dtype != tensor.dtype || info.sizes != sizes) {
+      return absl::DataLossError(absl::StrCat(
+          path, " holds \"", name, "\" as ", SafetensorsName(info.dtype),
+          ToString(info.sizes), ", and ", kIndexFile, " lists it as ",
+          SafetensorsName(tensor.dtype), ToString(sizes)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+DataFiles::Stored DataFiles::Find(const IndexedTensor& tensor, int cell) const {
+  const auto number =
+      static_cast<size_t>(tensor.files[static_cast<size_t>(cell)]);
+  CH_CHECK(files_[number] != nullptr) << index_.files[number] << " not opened";
+  const SafetensorsFile* file = files_[number].get();
+  return {file, file->Find(tensor.CellName(cell))};
+}
+
+absl::StatusOr<int64_t> DataFiles::Read(const IndexedTensor& tensor,
+                                        absl::Span<const CellPart> parts,
+                                        const Box& box, DType dtype,
+                                        void* out) const {
+  int64_t bytes = 0;
+  for (const CellPart& part : parts) {
+    const Stored stored = Find(tensor, part.cell);
+    CH_ASSIGN_OR_RETURN(
+        const int64_t copied,
+        stored.file->ReadInto(
+            stored.index,
+            RelativeTo(part.box, tensor.CellBox(part.cell).offsets), dtype, out,
+            box.sizes, RelativeTo(part.box, box.offsets)));
+    bytes += copied;
+  }
+  return bytes;
+}
+
+absl::StatusOr<DataFiles::Hashed> DataFiles::Hash(
+    const IndexedTensor& tensor, absl::Span<const CellPart> parts) const {
+  Hashed hashed;
+  const int64_t element = SizeOf(tensor.dtype);
+  for (const CellPart& part : parts) {
+    const Stored stored = Find(tensor, part.cell);
+    CH_RETURN_IF_ERROR(stored.file->VisitRuns(
+        stored.index, RelativeTo(part.box, tensor.CellBox(part.cell).offsets),
+        tensor.sizes, part.box,
+        [&](const std::byte* data, int64_t in_tensor, int64_t count) {
+          hashed.hash += HashRun(data, element, in_tensor, count);
+          hashed.bytes += count * element;
+        }));
+  }
+  return hashed;
 }
 
 }  // namespace crosshatch::checkpoint

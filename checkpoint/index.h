@@ -4,8 +4,8 @@
 
 /// \file
 /// CheckpointIndex: the index of a checkpoint, as a value: its tensors and
-/// small values, and the file of each part of a tensor. docs/checkpoints.md
-/// describes the format.
+/// small values, and the file of each part of a tensor. DataFiles: the files
+/// that it names. docs/checkpoints.md describes the format.
 ///
 /// A tensor is cut along each of its dims. Each cell of the resulting grid is
 /// in one file. A grid has neither gaps nor overlaps, so an index that parses
@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -20,6 +21,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "crosshatch/checkpoint/safetensors.h"
 #include "crosshatch/dtensor/layout/box.h"
 #include "crosshatch/tensor/dtype.h"
 #include "crosshatch/tensor/shape.h"
@@ -69,6 +72,9 @@ struct IndexedTensor {
 
 using SmallValue = std::variant<int64_t, double, std::string>;
 
+/// Returns e.g. "3", "3.0" or "\"text\"", on one line.
+std::string ValueText(const SmallValue& value);
+
 /// The content of an index.
 struct CheckpointIndex {
   /// Number of ranks of the job that wrote it.
@@ -97,13 +103,70 @@ absl::StatusOr<std::string> FormatIndex(const CheckpointIndex& index);
 /// the hash in the text, if there is one.
 /// \param what names the text in errors.
 /// \error kDataLoss naming the tensor or value and the problem; kUnimplemented
-///     for a version that this library does not know.
+///     for a version that this library does not support.
 absl::StatusOr<CheckpointIndex> ParseIndex(const std::string& text,
                                            const std::string& what);
 
 /// Reads the index in `dir`.
 /// \error kNotFound if `dir` is not a checkpoint; as ParseIndex.
 absl::StatusOr<CheckpointIndex> ReadIndex(const std::string& dir);
+
+/// The part of a cell within a box of the tensor.
+struct CellPart {
+  int cell = 0;
+  /// Relative to the global tensor.
+  Box box;
+};
+
+/// Returns the parts of cells that make up `box` of `tensor`, each element
+/// once.
+std::vector<CellPart> PartsOf(const IndexedTensor& tensor, const Box& box);
+
+/// The data files of a checkpoint, opened on first use.
+class DataFiles {
+ public:
+  /// \param index must outlive this object.
+  DataFiles(std::string dir, const CheckpointIndex& index)
+      : dir_(std::move(dir)), index_(index), files_(index.files.size()) {}
+
+  /// Opens the files that hold `parts` of `tensor`, and checks that they have
+  /// them with the right dtype and sizes.
+  /// \error kDataLoss naming the file, also if it is missing.
+  absl::Status Open(const IndexedTensor& tensor,
+                    absl::Span<const CellPart> parts);
+  int opened() const { return opened_; }
+
+  /// Copies `parts`, which make up `box`, to `out`, dense and converted to
+  /// `dtype`.
+  /// \pre Open was called for them.
+  /// \returns the number of bytes that were copied from the files.
+  /// \error as SafetensorsFile::Read.
+  absl::StatusOr<int64_t> Read(const IndexedTensor& tensor,
+                               absl::Span<const CellPart> parts, const Box& box,
+                               DType dtype, void* out) const;
+  /// A hash of stored elements.
+  struct Hashed {
+    uint64_t hash = 0;
+    int64_t bytes = 0;  ///< Number of bytes hashed.
+  };
+  /// Hashes `parts`.
+  /// \pre as Read
+  /// \error as Read
+  absl::StatusOr<Hashed> Hash(const IndexedTensor& tensor,
+                              absl::Span<const CellPart> parts) const;
+
+ private:
+  struct Stored {
+    const SafetensorsFile* file;
+    int index;
+  };
+  Stored Find(const IndexedTensor& tensor, int cell) const;
+
+  const std::string dir_;
+  const CheckpointIndex& index_;
+  std::vector<std::shared_ptr<const SafetensorsFile>> files_;
+  int opened_ = 0;
+};
 
 }  // namespace crosshatch::checkpoint
 

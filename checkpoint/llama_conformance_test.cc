@@ -14,8 +14,9 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/file_io.h"
 #include "crosshatch/checkpoint/hf_config.h"
-#include "crosshatch/checkpoint/hf_weights.h"
 #include "crosshatch/checkpoint/huggingface.h"
+#include "crosshatch/checkpoint/weight_files.h"
+#include "crosshatch/checkpoint/weights_testutil.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/nn/models/llama.h"
 #include "crosshatch/nn/optim/adamw.h"
@@ -71,13 +72,7 @@ absl::Status ExpectFinalWeights(nn::Llama& model, const std::string& dir) {
         named.name == "lm_head.weight" ? named.name : "model." + named.name;
     CH_EXPECT_EQ(expected.count(name), 1u) << name;
     if (expected.count(name) != 1) continue;
-    const StoredTensor& stored = expected.at(name);
-    std::vector<float> values(
-        static_cast<size_t>(NumElements(stored.info().sizes)));
-    EXPECT_TRUE(stored.file
-                    ->Read(stored.index, WholeBox(stored.info().sizes),
-                           kFloat32, values.data())
-                    .ok());
+    const std::vector<float> values = ValuesOf(expected.at(name));
     const std::vector<float> got = named.parameter->data().ToVector<float>();
     CH_EXPECT_EQ(got.size(), values.size()) << name;
     if (got.size() != values.size()) continue;

@@ -14,7 +14,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
@@ -22,8 +21,6 @@
 #include "crosshatch/checkpoint/content_hash.h"
 #include "crosshatch/checkpoint/described_state.h"
 #include "crosshatch/checkpoint/index.h"
-#include "crosshatch/checkpoint/list_names.h"
-#include "crosshatch/checkpoint/load_plan.h"
 #include "crosshatch/checkpoint/on_ranks.h"
 #include "crosshatch/checkpoint/safetensors.h"
 #include "crosshatch/dtensor/dtensor.h"
@@ -33,8 +30,6 @@
 
 namespace crosshatch::checkpoint {
 namespace {
-
-constexpr size_t kHexDigits = 16;
 
 // Bytes of global tensors that ranks read before they copy them: few enough to
 // stay in the system's cache.
@@ -123,11 +118,12 @@ class Loader {
 absl::Status Loader::Open() {
   CH_ASSIGN_OR_RETURN(
       const std::vector<std::string> texts,
-      OnEveryRank(comm_, "load: index", [&]() -> absl::StatusOr<std::string> {
-        CH_ASSIGN_OR_RETURN(index_, ReadIndex(dir_));
-        CH_ASSIGN_OR_RETURN(const std::string text, FormatIndex(index_));
-        return HashToHex(HashText(text));
-      }));
+      GatherOnEveryRank(
+          comm_, "load: index", [&]() -> absl::StatusOr<std::string> {
+            CH_ASSIGN_OR_RETURN(index_, ReadIndex(dir_));
+            CH_ASSIGN_OR_RETURN(const std::string text, FormatIndex(index_));
+            return HashToHex(HashText(text));
+          }));
   files_ = std::make_unique<DataFiles>(dir_, index_);
   for (size_t i = 0; i < texts.size(); ++i) {
     if (texts[i] == texts[0]) continue;
@@ -267,32 +263,26 @@ absl::Status Loader::Copy(absl::Span<Part> parts) {
 }
 
 absl::Status Loader::Verify(absl::Span<const Part> parts) {
-  absl::StatusOr<std::string> mine = std::string();
-  for (const Part& part : parts) {
-    absl::StrAppend(&*mine, HashToHex(part.hashed.hash));
-  }
+  std::vector<uint64_t> mine;
+  for (const Part& part : parts) mine.push_back(part.hashed.hash);
   CH_ASSIGN_OR_RETURN(const std::vector<std::string> all,
-                      Gather(comm_, "load: hashes", mine));
+                      Gather(comm_, "load: hashes",
+                             absl::StatusOr<std::string>(HashesToHex(mine))));
   if (!options_.verify || world_.context().dry_run()) return absl::OkStatus();
-  const auto hash_of = [&](int rank, size_t i) {
-    uint64_t hash = 0;
-    const absl::string_view text = all[static_cast<size_t>(rank)];
-    CH_CHECK(HashFromHex(text.substr(i * kHexDigits, kHexDigits), hash));
-    return hash;
-  };
   const std::vector<int>& ranks = comm_.world_ranks();
+  std::map<int, std::vector<uint64_t>> hashes;  // By world rank and part.
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    CH_CHECK(HashesFromHex(all[r], hashes[ranks[r]])) << all[r];
+  }
   std::vector<std::string> wrong;
   for (size_t i = 0; i < parts.size(); ++i) {
     const IndexedTensor& stored = *parts[i].stored;
     uint64_t sum = 0;
-    std::map<int, uint64_t> hashes;  // By world rank.
-    for (size_t r = 0; r < ranks.size(); ++r) {
-      hashes[ranks[r]] = hash_of(static_cast<int>(r), i);
-    }
     for (const int rank : ranks) {
       const int owner = OwnerOf(*parts[i].spec, rank, ranks[0]);
-      if (owner == rank) sum += hashes.at(rank);
-      if (owner >= 0 && hashes.at(rank) != hashes.at(owner)) {
+      const uint64_t hash = hashes.at(rank).at(i);
+      if (owner == rank) sum += hash;
+      if (owner >= 0 && hash != hashes.at(owner).at(i)) {
         wrong.push_back(absl::StrCat("\"", stored.name, "\" (rank ", rank,
                                      " read different values than rank ", owner,
                                      ")"));
@@ -345,14 +335,13 @@ absl::Status Loader::Fill(nn::StateDict& state, bool allows_missing,
     fits = planned.status();
     if (planned.ok()) parts = *std::move(planned);
   }
-  CH_RETURN_IF_ERROR(
-      OnEveryRank(comm_, "load: files", [&]() -> absl::StatusOr<std::string> {
-        CH_RETURN_IF_ERROR(fits);
-        for (const Part& part : parts) {
-          CH_RETURN_IF_ERROR(files_->Open(*part.stored, part.cells));
-        }
-        return std::string();
-      }).status());
+  CH_RETURN_IF_ERROR(OnEveryRank(comm_, "load: files", [&]() -> absl::Status {
+    CH_RETURN_IF_ERROR(fits);
+    for (const Part& part : parts) {
+      CH_RETURN_IF_ERROR(files_->Open(*part.stored, part.cells));
+    }
+    return absl::OkStatus();
+  }));
   stats_.files_opened = files_->opened();
   for (size_t begin = 0; begin < parts.size();) {
     size_t end = begin;
@@ -365,10 +354,7 @@ absl::Status Loader::Fill(nn::StateDict& state, bool allows_missing,
     // Background threads wait for the disk while the ranks' threads exchange
     // messages. Afterwards the data are in the system's cache.
     CH_RETURN_IF_ERROR(
-        OnEveryRank(comm_, "load: read", [&]() -> absl::StatusOr<std::string> {
-          CH_RETURN_IF_ERROR(Hash(batch));
-          return std::string();
-        }).status());
+        OnEveryRank(comm_, "load: read", [&] { return Hash(batch); }));
     CH_RETURN_IF_ERROR(Gather(comm_, "load: copy", Copy(batch)));
     CH_RETURN_IF_ERROR(Verify(batch));
     begin = end;

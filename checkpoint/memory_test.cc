@@ -21,7 +21,7 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/async_save.h"
 #include "crosshatch/checkpoint/checkpoint.h"
-#include "crosshatch/checkpoint/file_system.h"
+#include "crosshatch/checkpoint/file_io.h"
 #include "crosshatch/checkpoint/huggingface.h"
 #include "crosshatch/checkpoint/offline.h"
 #include "crosshatch/checkpoint/save_job.h"
@@ -180,16 +180,15 @@ TEST(MemoryTest, SavingFromADeviceNeedsOnePiece) {
     CH_EXPECT_EQ(context.device_allocator().stats().peak_total, on_device);
     // A rank writes elements that the host can address in one round.
     CH_ASSIGN_OR_RETURN(const auto job,
-                        SaveJob::Prepare(world, state, dir + "_rounds", false,
-                                         FileSystem::Real()));
+                        SaveJob::Prepare(world, state, dir + "_rounds", {}));
     job->GiveUp();
     if (world.device().is_cpu()) {
       CH_EXPECT_EQ(host, 0);
-      CH_EXPECT_EQ(job->rounds(), 1);
+      CH_EXPECT_EQ(job->rounds(), 1u);
     } else {
       CH_EXPECT_GT(host, 0);
       CH_EXPECT_LE(host, kMaxPieceBytes);
-      CH_EXPECT_GT(job->rounds(), 1);
+      CH_EXPECT_GT(job->rounds(), 1u);
     }
     return absl::OkStatus();
   });

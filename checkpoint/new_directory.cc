@@ -2,7 +2,6 @@
 #include "crosshatch/checkpoint/new_directory.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -14,8 +13,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
@@ -26,19 +23,6 @@ namespace crosshatch::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// Returns whether `name` is like "model-00001-of-00002.safetensors".
-bool IsNumberedPart(const std::string& name) {
-  const std::string pattern = "model-#####-of-#####.safetensors";
-  if (name.size() != pattern.size()) return false;
-  for (size_t i = 0; i < name.size(); ++i) {
-    const bool fits = pattern[i] == '#'
-                          ? std::isdigit(static_cast<unsigned char>(name[i]))
-                          : name[i] == pattern[i];
-    if (!fits) return false;
-  }
-  return true;
-}
 
 bool IsRenameUnknown(int error) { return error == EINVAL || error == ENOSYS; }
 
@@ -225,7 +209,8 @@ int RenameToFree(FileSystem& files, const std::string& from,
 
 bool IsModelFile(const std::string& name) {
   return name == "config.json" || name == "model.safetensors" ||
-         name == "model.safetensors.index.json" || IsNumberedPart(name);
+         name == "model.safetensors.index.json" ||
+         MatchesDigits(name, "model-#-of-#.safetensors");
 }
 
 absl::Status CheckMayWrite(const std::string& given, bool overwrite,
@@ -234,7 +219,7 @@ absl::Status CheckMayWrite(const std::string& given, bool overwrite,
   return CheckPlace(path, overwrite, files, kind);
 }
 
-absl::StatusOr<std::vector<std::string>> FindUnfinishedSaves(
+absl::StatusOr<std::vector<std::string>> UnfinishedSaves(
     const std::string& given, FileSystem& files) {
   CH_ASSIGN_OR_RETURN(const std::string path, Normalized(given, files));
   const std::string parent = ParentOf(path);
@@ -242,16 +227,10 @@ absl::StatusOr<std::vector<std::string>> FindUnfinishedSaves(
   const int error = files.List(parent, names);
   if (error == ENOENT || error == ENOTDIR) return names;
   if (error != 0) return SystemError(error, "list", parent);
-  const std::string saving =
-      absl::StrCat(fs::path(path).filename().string(), ".saving");
+  const std::string target = fs::path(path).filename().string();
   std::vector<std::string> found;
   for (const std::string& name : names) {
-    int number = 0;
-    if (name != saving &&
-        !(absl::StartsWith(name, saving + "-") &&
-          absl::SimpleAtoi(name.substr(saving.size() + 1), &number))) {
-      continue;
-    }
+    if (WithoutFreeSuffix(name, ".saving") != target) continue;
     const std::string entry = (fs::path(parent) / name).string();
     FileInfo info;
     if (const int failed = files.Examine(entry, info); failed != 0) {
@@ -273,11 +252,15 @@ absl::StatusOr<std::unique_ptr<NewDirectory>> NewDirectory::Create(
   return directory;
 }
 
-absl::StatusOr<std::unique_ptr<NewDirectory>> NewDirectory::CreateFallback(
-    const std::string& given, absl::Status refusal, FileSystem& files) {
+absl::StatusOr<std::unique_ptr<NewDirectory>> NewDirectory::CreateOrFallback(
+    const std::string& given, bool overwrite, FileSystem& files,
+    KindOfFiles kind) {
+  absl::StatusOr<std::unique_ptr<NewDirectory>> created =
+      Create(given, overwrite, files, kind);
+  if (created.ok()) return created;
   std::error_code error;
   const fs::path absolute = fs::absolute(given, error).lexically_normal();
-  if (error) return SystemError(error.value(), "examine", given);
+  if (error) return created;
   fs::path path;
   for (const fs::path& part : absolute) {
     if (part.empty()) break;  // After a trailing slash.
@@ -288,9 +271,9 @@ absl::StatusOr<std::unique_ptr<NewDirectory>> NewDirectory::CreateFallback(
     if (!fs::is_directory(fs::status(path, error))) break;
   }
   std::unique_ptr<NewDirectory> directory(
-      new NewDirectory(files, path.string(), IsModelFile));
-  directory->refusal_ = std::move(refusal);
-  CH_RETURN_IF_ERROR(directory->MakePartial(path.string()));
+      new NewDirectory(files, path.string(), kind));
+  directory->refusal_ = created.status();
+  if (!directory->MakePartial(path.string()).ok()) return created;
   return directory;
 }
 

@@ -12,14 +12,14 @@
 ///    files of its kind that the directory had when the save began (for a
 ///    model: config.json, model.safetensors, its index and its numbered parts).
 ///    No directory is cleared.
-/// 3. Every error says where the data are.
+/// 3. Every error names the directory of the data.
 ///
 /// Files are written to a directory next to the target, "<path>.saving"
 /// ("<path>.saving-2" and so on if that exists), which is then renamed to the
 /// target in one step. If the target is an existing directory, the two are
 /// exchanged, files of other kinds are moved over, and the old files of the
 /// kind are deleted. A killed process leaves its directory, which later saves
-/// do not touch (FindUnfinishedSaves).
+/// do not touch (UnfinishedSaves).
 
 #include <memory>
 #include <optional>
@@ -28,7 +28,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "crosshatch/checkpoint/file_system.h"
+#include "crosshatch/checkpoint/file_io.h"
 
 namespace crosshatch::checkpoint {
 
@@ -56,8 +56,9 @@ absl::Status CheckMayWrite(const std::string& path, bool overwrite,
                            KindOfFiles kind = IsModelFile);
 
 /// Returns directories next to `path` that running or killed saves to `path`
-/// were writing or replacing.
-absl::StatusOr<std::vector<std::string>> FindUnfinishedSaves(
+/// were writing or replacing. They may hold the only copy of a model, and no
+/// save removes them; a program can report them to its user.
+absl::StatusOr<std::vector<std::string>> UnfinishedSaves(
     const std::string& path, FileSystem& files = FileSystem::Real());
 
 /// A directory that is being written.
@@ -69,14 +70,13 @@ class NewDirectory {
   static absl::StatusOr<std::unique_ptr<NewDirectory>> Create(
       const std::string& path, bool overwrite,
       FileSystem& files = FileSystem::Real(), KindOfFiles kind = IsModelFile);
-  /// Creates a directory for data that exist nowhere else, after Create has
-  /// failed. It is next to `path`, or next to the first part of it that is not
-  /// a directory. Commit leaves it there and fails.
-  /// \param refusal the error of Create, not OK. Commit returns it, with the
-  ///     location of the files.
-  static absl::StatusOr<std::unique_ptr<NewDirectory>> CreateFallback(
-      const std::string& path, absl::Status refusal,
-      FileSystem& files = FileSystem::Real());
+  /// As Create, for data that exist nowhere else. If `path` is refused, the
+  /// directory is next to it, or next to the first part of it that is not a
+  /// directory. Commit then leaves it there and returns the error of Create,
+  /// with the location of the files.
+  static absl::StatusOr<std::unique_ptr<NewDirectory>> CreateOrFallback(
+      const std::string& path, bool overwrite,
+      FileSystem& files = FileSystem::Real(), KindOfFiles kind = IsModelFile);
   /// Removes the added files, unless Keep or Commit was called.
   ~NewDirectory();
   NewDirectory(const NewDirectory&) = delete;
@@ -95,7 +95,7 @@ class NewDirectory {
 
   /// Moves the directory to its path. Fails without a change if the path was
   /// created or replaced since Create, e.g. by another save. Call once.
-  /// \error says where the new and old files are.
+  /// \error names the directories of the new and old files.
   absl::Status Commit();
 
  private:

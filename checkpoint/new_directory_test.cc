@@ -3,7 +3,6 @@
 
 #include <cerrno>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <set>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "crosshatch/checkpoint/file_system_testutil.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -30,14 +30,6 @@ class NewDirectoryTest : public ::testing::Test {
 
   std::string Path(const std::string& name) const { return root_ + "/" + name; }
 
-  static void Write(const std::string& path, const std::string& text) {
-    std::ofstream(path) << text;
-  }
-  static std::string Read(const std::string& path) {
-    std::ifstream in(path);
-    return {std::istreambuf_iterator<char>(in), {}};
-  }
-
   const std::string root_ = ::testing::TempDir() + "new_directory_test";
 };
 
@@ -45,11 +37,11 @@ TEST_F(NewDirectoryTest, AppearsWhenCommitted) {
   // Creates parents; a trailing slash has no effect.
   auto directory = NewDirectory::Create(Path("a/b/model/"), false);
   ASSERT_TRUE(directory.ok()) << directory.status();
-  Write((*directory)->Add("config.json"), "{}");
+  WriteBytes((*directory)->Add("config.json"), "{}");
   EXPECT_FALSE(fs::exists(Path("a/b/model")));
   ASSERT_TRUE((*directory)->Commit().ok());
   directory->reset();
-  EXPECT_EQ(Read(Path("a/b/model/config.json")), "{}");
+  EXPECT_EQ(ReadBytes(Path("a/b/model/config.json")), "{}");
   EXPECT_FALSE(fs::exists(Path("a/b/model.saving")));
 }
 
@@ -64,12 +56,12 @@ TEST_F(NewDirectoryTest, WritesToAFallbackDirectory) {
       {"full", "full.saving",
        [&] {
          fs::create_directory(Path("full"));
-         Write(Path("full/readme"), "mine");
+         WriteBytes(Path("full/readme"), "mine");
        }},
       {"a/file/model/", "a/file.saving",
        [&] {
          fs::create_directory(Path("a"));
-         Write(Path("a/file"), "mine");
+         WriteBytes(Path("a/file"), "mine");
        }},
       {"link", "link.saving",
        [&] { fs::create_symlink(Path("nowhere"), Path("link")); }},
@@ -80,9 +72,9 @@ TEST_F(NewDirectoryTest, WritesToAFallbackDirectory) {
     const absl::Status refusal =
         NewDirectory::Create(Path(c.path), false).status();
     ASSERT_FALSE(refusal.ok());
-    auto directory = NewDirectory::CreateFallback(Path(c.path), refusal);
+    auto directory = NewDirectory::CreateOrFallback(Path(c.path), false);
     ASSERT_TRUE(directory.ok()) << directory.status();
-    Write((*directory)->Add("config.json"), "{}");
+    WriteBytes((*directory)->Add("config.json"), "{}");
     const absl::Status status = (*directory)->Commit();
     EXPECT_EQ(status.code(), refusal.code());
     EXPECT_THAT(std::string(status.message()),
@@ -90,17 +82,17 @@ TEST_F(NewDirectoryTest, WritesToAFallbackDirectory) {
     EXPECT_THAT(std::string(status.message()),
                 HasSubstr("are in " + Path(c.partial)));
     directory->reset();
-    EXPECT_EQ(Read(Path(c.partial) + "/config.json"), "{}");
+    EXPECT_EQ(ReadBytes(Path(c.partial) + "/config.json"), "{}");
   }
-  EXPECT_EQ(Read(Path("full/readme")), "mine");
-  EXPECT_EQ(Read(Path("a/file")), "mine");
+  EXPECT_EQ(ReadBytes(Path("full/readme")), "mine");
+  EXPECT_EQ(ReadBytes(Path("a/file")), "mine");
 }
 
 TEST_F(NewDirectoryTest, LeavesNothingWhenAbandoned) {
   {
     auto directory = NewDirectory::Create(Path("model"), false);
     ASSERT_TRUE(directory.ok());
-    Write((*directory)->Add("config.json"), "{}");
+    WriteBytes((*directory)->Add("config.json"), "{}");
   }
   EXPECT_TRUE(fs::is_empty(root_));
 }
@@ -109,7 +101,7 @@ TEST_F(NewDirectoryTest, TakesThePlaceOfAnEmptyDirectory) {
   fs::create_directory(Path("model"));
   auto directory = NewDirectory::Create(Path("model"), false);
   ASSERT_TRUE(directory.ok());
-  Write((*directory)->Add("config.json"), "{}");
+  WriteBytes((*directory)->Add("config.json"), "{}");
   ASSERT_TRUE((*directory)->Commit().ok());
   directory->reset();
   EXPECT_TRUE(fs::exists(Path("model/config.json")));
@@ -118,7 +110,7 @@ TEST_F(NewDirectoryTest, TakesThePlaceOfAnEmptyDirectory) {
 
 TEST_F(NewDirectoryTest, RefusesWhatIsThere) {
   fs::create_directory(Path("model"));
-  Write(Path("model/notes"), "keep");
+  WriteBytes(Path("model/notes"), "keep");
   const absl::Status status =
       NewDirectory::Create(Path("model"), false).status();
   EXPECT_TRUE(absl::IsAlreadyExists(status)) << status;
@@ -127,7 +119,7 @@ TEST_F(NewDirectoryTest, RefusesWhatIsThere) {
   EXPECT_TRUE(CheckMayWrite(Path("model"), true).ok());
   EXPECT_TRUE(CheckMayWrite(Path("new"), false).ok());
 
-  Write(Path("file"), "");
+  WriteBytes(Path("file"), "");
   EXPECT_TRUE(absl::IsInvalidArgument(CheckMayWrite(Path("file"), true)));
   // A file in the place of a direct or distant parent.
   EXPECT_TRUE(absl::IsInvalidArgument(CheckMayWrite(Path("file/a"), false)));
@@ -137,42 +129,42 @@ TEST_F(NewDirectoryTest, RefusesWhatIsThere) {
   EXPECT_FALSE(CheckMayWrite("/proc/self/model", false).ok());
   EXPECT_FALSE(NewDirectory::Create(Path("file/model"), true).ok());
   EXPECT_FALSE(NewDirectory::Create("", true).ok());
-  EXPECT_EQ(Read(Path("model/notes")), "keep");
+  EXPECT_EQ(ReadBytes(Path("model/notes")), "keep");
 }
 
 TEST_F(NewDirectoryTest, ReplacesTheModelAndKeepsTheRest) {
   fs::create_directories(Path("model/tokenizer"));
-  Write(Path("model/notes"), "keep");
-  Write(Path("model/config.json"), "old");
-  Write(Path("model/model-00001-of-00002.safetensors"), "old");
-  Write(Path("model/model.safetensors.index.json"), "old");
+  WriteBytes(Path("model/notes"), "keep");
+  WriteBytes(Path("model/config.json"), "old");
+  WriteBytes(Path("model/model-00001-of-00002.safetensors"), "old");
+  WriteBytes(Path("model/model.safetensors.index.json"), "old");
   // A user's files, whatever their names.
-  Write(Path("model/adapter.safetensors"), "keep");
-  Write(Path("model/generation_config.json"), "keep");
+  WriteBytes(Path("model/adapter.safetensors"), "keep");
+  WriteBytes(Path("model/generation_config.json"), "keep");
   fs::create_directory(Path("model.partial"));
-  Write(Path("model.partial/mine"), "keep");
+  WriteBytes(Path("model.partial/mine"), "keep");
   fs::create_directory(Path("model.saving"));
-  Write(Path("model.saving/mine"), "keep");
+  WriteBytes(Path("model.saving/mine"), "keep");
   {
     auto abandoned = NewDirectory::Create(Path("model"), true);
     ASSERT_TRUE(abandoned.ok());
   }
-  EXPECT_EQ(Read(Path("model/config.json")), "old");
+  EXPECT_EQ(ReadBytes(Path("model/config.json")), "old");
 
   auto directory = NewDirectory::Create(Path("model"), true);
   ASSERT_TRUE(directory.ok());
-  Write((*directory)->Add("config.json"), "new");
+  WriteBytes((*directory)->Add("config.json"), "new");
   ASSERT_TRUE((*directory)->Commit().ok());
   directory->reset();
-  EXPECT_EQ(Read(Path("model/config.json")), "new");
-  EXPECT_EQ(Read(Path("model/notes")), "keep");
+  EXPECT_EQ(ReadBytes(Path("model/config.json")), "new");
+  EXPECT_EQ(ReadBytes(Path("model/notes")), "keep");
   EXPECT_TRUE(fs::is_directory(Path("model/tokenizer")));
   EXPECT_FALSE(fs::exists(Path("model/model-00001-of-00002.safetensors")));
   EXPECT_FALSE(fs::exists(Path("model/model.safetensors.index.json")));
   for (const char* kept :
        {"model/adapter.safetensors", "model/generation_config.json",
         "model.partial/mine", "model.saving/mine"}) {
-    EXPECT_EQ(Read(Path(kept)), "keep") << kept;
+    EXPECT_EQ(ReadBytes(Path(kept)), "keep") << kept;
   }
   EXPECT_FALSE(fs::exists(Path("model.saving-2")));
 }
@@ -197,7 +189,7 @@ class OtherSystem final : public FileSystem {
 TEST_F(NewDirectoryTest, ReportsObstaclesOfCommitBeforehand) {
   fs::create_directories(Path("model/data"));
   fs::create_directories(Path("empty"));
-  Write(Path("model/notes"), "keep");
+  WriteBytes(Path("model/notes"), "keep");
   fs::create_directory_symlink(Path("nowhere"), Path("link"));
   const struct {
     const char* path;
@@ -231,7 +223,7 @@ TEST_F(NewDirectoryTest, ReportsObstaclesOfCommitBeforehand) {
     EXPECT_EQ(NewDirectory::Create(Path(c.path), true, system).status(),
               status);
   }
-  EXPECT_EQ(Read(Path("model/notes")), "keep");
+  EXPECT_EQ(ReadBytes(Path("model/notes")), "keep");
   EXPECT_TRUE(CheckMayWrite(Path("model"), true).ok());
   std::set<std::string> names;
   for (const auto& entry : fs::directory_iterator(root_)) {
@@ -245,12 +237,12 @@ TEST_F(NewDirectoryTest, OfTwoSaversTheSecondIsRefused) {
   for (const Place place : {kNothing, kEmpty, kModel}) {
     SetUp();
     if (place != kNothing) fs::create_directory(Path("model"));
-    if (place == kModel) Write(Path("model/config.json"), "old");
+    if (place == kModel) WriteBytes(Path("model/config.json"), "old");
     auto first = NewDirectory::Create(Path("model"), true);
     auto second = NewDirectory::Create(Path("model"), true);
     ASSERT_TRUE(first.ok() && second.ok());
-    Write((*first)->Add("model.safetensors"), "first");
-    Write((*second)->Add("model.safetensors"), "second");
+    WriteBytes((*first)->Add("model.safetensors"), "first");
+    WriteBytes((*second)->Add("model.safetensors"), "second");
     ASSERT_TRUE((*first)->Commit().ok());
     const absl::Status status = (*second)->Commit();
     EXPECT_FALSE(status.ok());
@@ -258,18 +250,18 @@ TEST_F(NewDirectoryTest, OfTwoSaversTheSecondIsRefused) {
     EXPECT_THAT(std::string(status.message()), HasSubstr("are in " + where));
     first->reset();
     second->reset();
-    EXPECT_EQ(Read(Path("model/model.safetensors")), "first");
-    EXPECT_EQ(Read(where + "/model.safetensors"), "second");
+    EXPECT_EQ(ReadBytes(Path("model/model.safetensors")), "first");
+    EXPECT_EQ(ReadBytes(where + "/model.safetensors"), "second");
     // The remaining directory is reported, and a later save does not touch it.
-    const auto unfinished = FindUnfinishedSaves(Path("model"));
+    const auto unfinished = UnfinishedSaves(Path("model"));
     ASSERT_TRUE(unfinished.ok());
     EXPECT_EQ(*unfinished, std::vector<std::string>{where});
     auto third = NewDirectory::Create(Path("model"), true);
     ASSERT_TRUE(third.ok());
-    Write((*third)->Add("model.safetensors"), "third");
+    WriteBytes((*third)->Add("model.safetensors"), "third");
     ASSERT_TRUE((*third)->Commit().ok());
-    EXPECT_EQ(Read(Path("model/model.safetensors")), "third");
-    EXPECT_EQ(Read(where + "/model.safetensors"), "second");
+    EXPECT_EQ(ReadBytes(Path("model/model.safetensors")), "third");
+    EXPECT_EQ(ReadBytes(where + "/model.safetensors"), "second");
   }
 }
 

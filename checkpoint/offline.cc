@@ -6,19 +6,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <map>
 #include <memory>
 #include <set>
 #include <string>
 #include <tuple>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -28,8 +25,6 @@
 #include "crosshatch/checkpoint/content_hash.h"
 #include "crosshatch/checkpoint/file_io.h"
 #include "crosshatch/checkpoint/index.h"
-#include "crosshatch/checkpoint/json_text-inl.h"
-#include "crosshatch/checkpoint/load_plan.h"
 #include "crosshatch/checkpoint/new_directory.h"
 #include "crosshatch/checkpoint/safetensors.h"
 #include "crosshatch/checkpoint/save_plan.h"
@@ -85,21 +80,6 @@ struct Source {
 std::string ShapeText(const IndexedTensor& tensor) {
   return absl::StrCat(Name(tensor.dtype), ToString(tensor.sizes));
 }
-
-struct ValueText {
-  std::string operator()(int64_t value) const { return absl::StrCat(value); }
-  std::string operator()(double value) const {
-    const std::string text = absl::StrFormat("%.17g", value);
-    const bool looks_whole =
-        text.find_first_not_of("-0123456789") == std::string::npos;
-    return looks_whole ? text + ".0" : text;
-  }
-  std::string operator()(const std::string& value) const {
-    return IsJsonText(value)
-               ? QuoteJson(value)
-               : absl::StrCat("\"", absl::CHexEscape(value), "\"");
-  }
-};
 
 absl::Status CheckHash(const std::string& dir, const IndexedTensor& tensor,
                        uint64_t hash) {
@@ -170,99 +150,35 @@ struct Converted {
   std::vector<const IndexedTensor*> parts;
 };
 
-absl::StatusOr<StoredName> ConvertedName(const std::string& name,
-                                         const ConvertOptions& options) {
-  const std::string left = name.substr(options.prefix.size());
-  if (!options.names.has_value()) {
-    return StoredName{absl::StrCat(options.new_prefix, left)};
-  }
-  CH_ASSIGN_OR_RETURN(StoredName stored, StoredNameOf(left, *options.names));
-  if (stored.transposed) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "\"", name, "\" would have to be transposed to be \"", stored.name,
-        "\", which needs the model; use SaveWeights"));
-  }
-  return stored;
-}
-
-/// Returns the number of parts of the converted tensor that `name` is a part
-/// of: the number of rules with the same stored name.
-size_t PartsDue(const std::string& name, const ConvertOptions& options) {
-  if (!options.names.has_value()) return 1;
-  const std::vector<WeightRule>& rules = options.names->rules;
-  const std::string left = name.substr(options.prefix.size());
-  const auto own =
-      std::find_if(rules.begin(), rules.end(), [&](const WeightRule& rule) {
-        return MatchesStars(rule.parameter, left, nullptr);
-      });
-  if (own == rules.end()) return 1;
-  int last = 0;
-  for (const WeightRule& rule : rules) {
-    if (rule.stored == own->stored) last = std::max(last, rule.part);
-  }
-  return static_cast<size_t>(last) + 1;
-}
-
-absl::Status AddPart(const IndexedTensor& tensor, int part, Converted& to) {
-  const auto at = static_cast<size_t>(part);
-  if (to.parts.size() <= at) to.parts.resize(at + 1);
-  if (to.parts[at] != nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"", to.parts[at]->name, "\" and \"", tensor.name,
-                     "\" are both part ", part, " of \"", to.info.name, "\""));
-  }
-  to.parts[at] = &tensor;
-  return absl::OkStatus();
-}
-
-/// Sets the sizes of a tensor whose parts are known.
-absl::Status Stack(Converted& tensor) {
-  TensorInfo& info = tensor.info;
-  for (const IndexedTensor* part : tensor.parts) {
-    if (part == nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "a part of \"", info.name, "\" is not in the checkpoint"));
-    }
-    if (part == tensor.parts[0]) {
-      info.dtype = part->dtype;
-      info.sizes = part->sizes;
-      continue;
-    }
-    Shape expected = info.sizes;
-    if (!expected.empty() && !part->sizes.empty()) {
-      expected[0] = part->sizes[0];
-    }
-    if (expected.empty() || part->sizes != expected ||
-        part->dtype != info.dtype) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "\"", tensor.parts[0]->name, "\" (", ShapeText(*tensor.parts[0]),
-          ") and \"", part->name, "\" (", ShapeText(*part),
-          ") cannot be merged into one tensor, \"", info.name, "\""));
-    }
-    info.sizes[0] += part->sizes[0];
-  }
-  return absl::OkStatus();
-}
-
 /// Returns the tensors to write, wide dtypes first, so that each is aligned to
 /// its elements. Opens their files.
 absl::StatusOr<std::vector<Converted>> ChooseTensors(
     Source& source, const ConvertOptions& options) {
-  std::vector<Converted> chosen;
-  std::map<std::string, size_t> places;
+  std::vector<const IndexedTensor*> tensors;
+  std::vector<NamedWeight> weights;
   for (const IndexedTensor& tensor : source.index.tensors) {
     if (!absl::StartsWith(tensor.name, options.prefix)) continue;
     CH_RETURN_IF_ERROR(source.OpenAll(tensor));
-    CH_ASSIGN_OR_RETURN(const StoredName stored,
-                        ConvertedName(tensor.name, options));
-    const auto [place, is_new] = places.emplace(stored.name, chosen.size());
-    if (is_new) {
-      chosen.push_back({{stored.name, tensor.dtype, {}}, {}});
-      chosen.back().parts.resize(PartsDue(tensor.name, options));
-    }
-    CH_RETURN_IF_ERROR(AddPart(tensor, stored.part, chosen[place->second]));
+    tensors.push_back(&tensor);
+    weights.push_back({tensor.name.substr(options.prefix.size()), tensor.dtype,
+                       tensor.sizes});
   }
-  for (Converted& tensor : chosen) CH_RETURN_IF_ERROR(Stack(tensor));
+  const WeightNames renamed = {
+      .rules = {{"*", absl::StrCat(options.new_prefix, "*")}}};
+  CH_ASSIGN_OR_RETURN(const std::vector<Merged<size_t>> merged,
+                      MergeWeights(weights, options.names.value_or(renamed)));
+  std::vector<Converted> chosen;
+  for (const Merged<size_t>& from : merged) {
+    const IndexedTensor& first = *tensors[from.parts[0]];
+    if (from.transposed) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "\"", first.name, "\" would have to be transposed to be \"",
+          from.name, "\", which needs the model; use SaveWeights"));
+    }
+    Converted& to = chosen.emplace_back(
+        Converted{{from.name, first.dtype, from.sizes}, {}});
+    for (const size_t part : from.parts) to.parts.push_back(tensors[part]);
+  }
   std::stable_sort(chosen.begin(), chosen.end(),
                    [](const Converted& a, const Converted& b) {
                      return SizeOf(a.info.dtype) > SizeOf(b.info.dtype);
@@ -279,7 +195,7 @@ absl::StatusOr<std::string> Inspect(const std::string& dir) {
                    " bytes in ", index.files.size(), " files of ", index.ranks,
                    " ranks; ", index.values.size(), " values\n");
   for (const auto& [name, value] : index.values) {
-    absl::StrAppend(&text, name, " = ", std::visit(ValueText(), value), "\n");
+    absl::StrAppend(&text, name, " = ", ValueText(value), "\n");
   }
   for (const IndexedTensor& tensor : index.tensors) {
     absl::StrAppend(
@@ -349,9 +265,7 @@ absl::StatusOr<std::string> Diff(const std::string& a, const std::string& b) {
         return ShapeText(*tensor);
       }
       const auto value = index.values.find(name);
-      return value == index.values.end()
-                 ? "missing"
-                 : std::visit(ValueText(), value->second);
+      return value == index.values.end() ? "missing" : ValueText(value->second);
     };
     const IndexedTensor* p = x->index.Find(name);
     const IndexedTensor* q = y->index.Find(name);
@@ -406,7 +320,7 @@ absl::Status Reshard(const std::string& from, const std::string& to, int ranks,
         SafetensorsWriter::Create(
             target->Add(
                 plan.index.files[static_cast<size_t>(plan.FileOf(rank))]),
-            plan.InfosOf(rank), {{"format", "pt"}}, files));
+            plan.InfosOf(rank), files));
     for (const PlannedCell& cell : cells) {
       const auto i = static_cast<size_t>(cell.tensor);
       const IndexedTensor& tensor = plan.index.tensors[i];
@@ -414,8 +328,8 @@ absl::Status Reshard(const std::string& from, const std::string& to, int ranks,
           const uint64_t hash,
           source->Stream(source->index.tensors[i], tensor.CellBox(cell.cell),
                          [&](const void* data, int64_t bytes) {
-                           return writer->WritePart(tensor.CellName(cell.cell),
-                                                    data, bytes);
+                           return writer->Write(tensor.CellName(cell.cell),
+                                                data, bytes);
                          }));
       hashes[i] += hash;
     }
@@ -453,15 +367,14 @@ absl::Status ConvertToHuggingFace(const std::string& from,
   for (const WeightFilesPlan::File& file : plan.files()) {
     CH_ASSIGN_OR_RETURN(
         const std::unique_ptr<SafetensorsWriter> writer,
-        SafetensorsWriter::Create(target->Add(file.name), file.tensors,
-                                  {{"format", "pt"}}, files));
+        SafetensorsWriter::Create(target->Add(file.name), file.tensors, files));
     for (const TensorInfo& info : file.tensors) {
       for (const IndexedTensor* tensor : (next++)->parts) {
         CH_ASSIGN_OR_RETURN(
             const uint64_t hash,
             source->Stream(*tensor, WholeBox(tensor->sizes),
                            [&](const void* data, int64_t bytes) {
-                             return writer->WritePart(info.name, data, bytes);
+                             return writer->Write(info.name, data, bytes);
                            }));
         CH_RETURN_IF_ERROR(CheckHash(from, *tensor, hash));
       }

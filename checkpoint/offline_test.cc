@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,9 +12,11 @@
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/checkpoint.h"
-#include "crosshatch/checkpoint/hf_weights.h"
+#include "crosshatch/checkpoint/file_system_testutil.h"
 #include "crosshatch/checkpoint/index.h"
+#include "crosshatch/checkpoint/weight_files.h"
 #include "crosshatch/checkpoint/weight_names.h"
+#include "crosshatch/checkpoint/weights_testutil.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/mesh/device_mesh.h"
@@ -61,14 +62,6 @@ std::string Save(const std::string& name, double odd = 5, int64_t step = 7) {
   return dir;
 }
 
-void FlipLastByte(const std::string& file) {
-  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
-  stream.seekg(-1, std::ios::end);
-  const char flipped = static_cast<char>(stream.get() ^ 1);
-  stream.seekp(-1, std::ios::end);
-  stream.put(flipped);
-}
-
 TEST(OfflineTest, InspectsByTheIndexAlone) {
   const std::string dir = Save("inspected");
   for (int i = 0; i < 4; ++i) fs::remove(dir + "/" + DataFileName(i, 4));
@@ -85,15 +78,15 @@ TEST(OfflineTest, InspectsByTheIndexAlone) {
 TEST(OfflineTest, VerifiesEveryFile) {
   const std::string dir = Save("verified");
   EXPECT_EQ(Verify(dir).value(), dir + " is as saved: 4 tensors, 196 bytes\n");
-  FlipLastByte(dir + "/" + DataFileName(1, 4));
+  FlipLastBit(dir + "/" + DataFileName(1, 4));
   fs::remove(dir + "/" + DataFileName(3, 4));
   const absl::Status status = Verify(dir).status();
   EXPECT_TRUE(absl::IsDataLoss(status)) << status;
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("state-00004-of-00004.safetensors is missing"));
-  FlipLastByte(dir + "/" + DataFileName(1, 4));
+  FlipLastBit(dir + "/" + DataFileName(1, 4));
   fs::copy(Save("verified_other") + "/" + DataFileName(3, 4), dir);
-  FlipLastByte(dir + "/" + DataFileName(1, 4));
+  FlipLastBit(dir + "/" + DataFileName(1, 4));
   EXPECT_THAT(std::string(Verify(dir).status().message()),
               HasSubstr("\" differs from what was saved (hash "));
 }
@@ -139,7 +132,7 @@ TEST(OfflineTest, ReshardsToAnyNumberOfRanks) {
 
 TEST(OfflineTest, DoesNotRewriteDamagedData) {
   const std::string from = Save("damaged_from");
-  FlipLastByte(from + "/" + DataFileName(0, 4));
+  FlipLastBit(from + "/" + DataFileName(0, 4));
   const std::string to = FreshDir("damaged_to");
   EXPECT_TRUE(absl::IsDataLoss(Reshard(from, to, 2)));
   EXPECT_TRUE(absl::IsDataLoss(ConvertToHuggingFace(from, to)));
@@ -175,10 +168,8 @@ TEST(OfflineTest, ConvertsToOneHuggingFaceFileOrSeveral) {
     // Names of modules; only a family has others in files.
     EXPECT_EQ(stored->count("lm_head.weight"), 1u);
     EXPECT_EQ(stored->count("none"), 1u);
-    const StoredTensor& w = stored->at("w");
-    std::vector<float> values(35);
-    EXPECT_TRUE(
-        w.file->Read(w.index, WholeBox({5, 7}), kFloat32, values.data()).ok());
+    const std::vector<float> values = ValuesOf(stored->at("w"));
+    ASSERT_EQ(values.size(), 35u);
     for (int i = 0; i < 35; ++i) EXPECT_EQ(values[i], i);
   }
   EXPECT_TRUE(fs::exists(::testing::TempDir() +
@@ -227,11 +218,7 @@ TEST(OfflineTest, ConvertsByTheNamesOfAFamily) {
   EXPECT_EQ(stored->count("model.norm.weight"), 1u);
   const StoredTensor& merged = stored->at(at + "qkv_proj.weight");
   ASSERT_EQ(merged.info().sizes, Shape({11, 2}));
-  std::vector<float> values(22);
-  EXPECT_TRUE(
-      merged.file
-          ->Read(merged.index, WholeBox({11, 2}), kFloat32, values.data())
-          .ok());
+  const std::vector<float> values = ValuesOf(merged);
   for (int i = 0; i < 22; ++i) EXPECT_EQ(values[i], i);
 
   const auto refusal = [&](const std::vector<std::pair<std::string, Shape>>& of,
@@ -240,25 +227,25 @@ TEST(OfflineTest, ConvertsByTheNamesOfAFamily) {
                                             FreshDir("refused_to"), options)
                            .message());
   };
+  const std::string no_keys = "the parts of tensor \"" + at +
+                              "qkv_proj.weight\" cannot be merged: no tensor "
+                              "is part 1";
   EXPECT_EQ(
       refusal({{at + "q_proj.weight", {5, 2}}, {at + "v_proj.weight", {3, 2}}},
               phi3),
-      "a part of \"" + at + "qkv_proj.weight\" is not in the checkpoint");
+      no_keys);
   // Also if the last parts are missing.
-  EXPECT_EQ(refusal({{at + "q_proj.weight", {5, 2}}}, phi3),
-            "a part of \"" + at + "qkv_proj.weight\" is not in the checkpoint");
-  EXPECT_EQ(refusal({{"model.layers.0.mlp.gate_proj.weight", {4, 2}}}, phi3),
-            "a part of \"model.layers.0.mlp.gate_up_proj.weight\" is not in "
-            "the checkpoint");
+  EXPECT_EQ(refusal({{at + "q_proj.weight", {5, 2}}}, phi3), no_keys);
+  EXPECT_THAT(refusal({{"model.layers.0.mlp.gate_proj.weight", {4, 2}}}, phi3),
+              HasSubstr("gate_up_proj.weight\" cannot be merged: no tensor"));
   EXPECT_THAT(refusal({{at + "q_proj.weight", {5, 2}},
                        {at + "k_proj.weight", {3, 4}},
                        {at + "v_proj.weight", {3, 2}}},
                       phi3),
-              HasSubstr("k_proj.weight\" (f32[3, 4]) cannot be merged"));
-  EXPECT_THAT(
-      refusal({{"model.a", {2}}, {"model.b", {2}}},
-              {.names = WeightNames{.rules = {{"*", "one"}}}}),
-      HasSubstr("\"model.a\" and \"model.b\" are both part 0 of \"one\""));
+              HasSubstr("k_proj.weight is f32[3, 4]"));
+  EXPECT_THAT(refusal({{"model.a", {2}}, {"model.b", {2}}},
+                      {.names = WeightNames{.rules = {{"*", "one"}}}}),
+              HasSubstr("tensor \"one\" cannot be merged: a and b are both"));
   EXPECT_THAT(refusal({{"model.a", {2, 2}}},
                       {.names = WeightNames{.rules = {{"a", "t", 0, true}}}}),
               HasSubstr("\"model.a\" would have to be transposed"));

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
+#include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/comm/world.h"
@@ -154,12 +155,34 @@ absl::Status OnFirstRank(Communicator& comm, const std::string& label,
                                    std::string(status.message())));
 }
 
-absl::StatusOr<std::vector<std::string>> OnEveryRank(
+absl::StatusOr<std::vector<std::string>> GatherOnEveryRank(
     Communicator& comm, const std::string& label,
     absl::FunctionRef<absl::StatusOr<std::string>()> work) {
   CH_ASSIGN_OR_RETURN(const Outcomes outcomes,
                       ExchangeUntilDone(comm, label, work));
   return TextsOf(outcomes, comm.world_ranks());
+}
+
+absl::Status OnEveryRank(Communicator& comm, const std::string& label,
+                         absl::FunctionRef<absl::Status()> work) {
+  return GatherOnEveryRank(comm, label,
+                           [&]() -> absl::StatusOr<std::string> {
+                             CH_RETURN_IF_ERROR(work());
+                             return std::string();
+                           })
+      .status();
+}
+
+absl::StatusOr<std::string> TextOfFirstRank(
+    Communicator& comm, const std::string& label,
+    absl::FunctionRef<absl::StatusOr<std::string>()> work) {
+  const bool runs = comm.rank() == 0 || RankContext::Current().dry_run();
+  CH_ASSIGN_OR_RETURN(
+      std::vector<std::string> texts,
+      GatherOnEveryRank(comm, label, [&]() -> absl::StatusOr<std::string> {
+        return runs ? work() : std::string();
+      }));
+  return std::move(texts[0]);
 }
 
 absl::StatusOr<std::vector<std::string>> Gather(
@@ -178,6 +201,22 @@ absl::Status Gather(Communicator& comm, const std::string& label,
   absl::StatusOr<std::string> text = std::string();
   if (!mine.ok()) text = mine;
   return Gather(comm, label, text).status();
+}
+
+absl::StatusOr<size_t> LargestCount(Communicator& comm,
+                                    const std::string& label,
+                                    const absl::StatusOr<size_t>& mine) {
+  absl::StatusOr<std::string> text = absl::StrCat(mine.value_or(0));
+  if (!mine.ok()) text = mine.status();
+  CH_ASSIGN_OR_RETURN(const std::vector<std::string> counts,
+                      Gather(comm, label, text));
+  size_t largest = 0;
+  for (const std::string& of_rank : counts) {
+    size_t count = 0;
+    CH_CHECK(absl::SimpleAtoi(of_rank, &count)) << of_rank;
+    largest = std::max(largest, count);
+  }
+  return largest;
 }
 
 }  // namespace crosshatch::checkpoint

@@ -11,6 +11,7 @@
 /// a rank that fails is detected. The work is always waited for, because it
 /// uses objects of the caller.
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -35,10 +36,19 @@ absl::Status OnFirstRank(Communicator& comm, const std::string& label,
 /// Runs `work` on a thread of every rank. All ranks must call it.
 /// \param label names the exchanges in errors.
 /// \param work must use neither tensors nor communicators.
-/// \returns the results of all ranks by index.
 /// \error as GatherErrors, the same on every rank; or the error of an exchange
 ///     if `work` succeeded.
-absl::StatusOr<std::vector<std::string>> OnEveryRank(
+absl::Status OnEveryRank(Communicator& comm, const std::string& label,
+                         absl::FunctionRef<absl::Status()> work);
+/// As OnEveryRank, with results.
+/// \returns the results of all ranks by index.
+absl::StatusOr<std::vector<std::string>> GatherOnEveryRank(
+    Communicator& comm, const std::string& label,
+    absl::FunctionRef<absl::StatusOr<std::string>()> work);
+/// Runs `work` on a thread of the first rank, or of the only rank of a dry run.
+/// \returns its result, on every rank.
+/// \error as OnEveryRank.
+absl::StatusOr<std::string> TextOfFirstRank(
     Communicator& comm, const std::string& label,
     absl::FunctionRef<absl::StatusOr<std::string>()> work);
 
@@ -49,6 +59,11 @@ absl::StatusOr<std::vector<std::string>> Gather(
     const absl::StatusOr<std::string>& mine);
 absl::Status Gather(Communicator& comm, const std::string& label,
                     const absl::Status& mine);
+
+/// Returns the largest of the ranks' counts. Errors as OnEveryRank.
+absl::StatusOr<size_t> LargestCount(Communicator& comm,
+                                    const std::string& label,
+                                    const absl::StatusOr<size_t>& mine);
 
 /// Converts a status or text to one text.
 std::string EncodeOutcome(const absl::StatusOr<std::string>& outcome);

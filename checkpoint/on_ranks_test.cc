@@ -87,7 +87,7 @@ TEST(OnEveryRankTest, ReturnsAllResultsOnEveryRank) {
     CH_ASSIGN_OR_RETURN(auto comm, AllRanks(world));
     CH_ASSIGN_OR_RETURN(
         const std::vector<std::string> said,
-        OnEveryRank(*comm, "work", [&]() -> absl::StatusOr<std::string> {
+        GatherOnEveryRank(*comm, "work", [&]() -> absl::StatusOr<std::string> {
           // The text contains the word of a busy rank and a status code.
           return absl::StrCat("busy 0 ", world.rank());
         }));
@@ -100,7 +100,7 @@ TEST(OnEveryRankTest, ErrorsOfAllRanksAreOne) {
   RunRanks(4, [&](World& world) -> absl::Status {
     CH_ASSIGN_OR_RETURN(auto comm, AllRanks(world));
     const absl::Status status =
-        OnEveryRank(*comm, "work", [&]() -> absl::StatusOr<std::string> {
+        GatherOnEveryRank(*comm, "work", [&]() -> absl::StatusOr<std::string> {
           if (world.rank() == 0) return std::string();
           if (world.rank() == 2) return absl::DataLossError("torn");
           return absl::NotFoundError("gone");

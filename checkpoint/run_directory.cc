@@ -54,15 +54,8 @@ std::optional<int64_t> StepOf(const std::string& name) {
 /// "step-000003.saving", "step-000003.saving-2".
 std::optional<int64_t> StepWithSuffix(const std::string& name,
                                       const std::string& suffix) {
-  const size_t at = name.find(suffix);
-  if (at == std::string::npos) return std::nullopt;
-  absl::string_view number = absl::string_view(name).substr(at + suffix.size());
-  int parsed = 0;
-  if (!number.empty() && !(absl::ConsumePrefix(&number, "-") &&
-                           absl::SimpleAtoi(number, &parsed))) {
-    return std::nullopt;
-  }
-  return StepOf(name.substr(0, at));
+  const std::optional<std::string> step = WithoutFreeSuffix(name, suffix);
+  return step.has_value() ? StepOf(*step) : std::nullopt;
 }
 
 absl::StatusOr<std::vector<std::string>> NamesIn(const std::string& root,
@@ -402,18 +395,15 @@ absl::StatusOr<std::optional<int64_t>> RunCheckpoints::Latest() {
   // Uses the first rank's result, because others may see older directory
   // contents.
   CH_ASSIGN_OR_RETURN(
-      const std::vector<std::string> steps,
-      OnEveryRank(
+      const std::string text,
+      TextOfFirstRank(
           *comm, "latest checkpoint", [&]() -> absl::StatusOr<std::string> {
-            // A dry run is a single rank.
-            const bool reads = comm->rank() == 0 || world_.context().dry_run();
-            if (!reads) return std::string();
             CH_ASSIGN_OR_RETURN(const std::optional<int64_t> latest,
                                 LatestIn(root_, *options_.file_system));
             return latest.has_value() ? absl::StrCat(*latest) : std::string();
           }));
   int64_t step = 0;
-  if (!absl::SimpleAtoi(steps[0], &step)) return std::optional<int64_t>();
+  if (!absl::SimpleAtoi(text, &step)) return std::optional<int64_t>();
   return std::optional(step);
 }
 
@@ -424,19 +414,16 @@ absl::Status RunCheckpoints::Load(nn::Stateful& stateful, int64_t step,
   CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
                       AllRanks(world_));
   if (absl::IsDataLoss(loaded)) {
-    CH_ASSIGN_OR_RETURN(const std::vector<std::string> whole,
-                        OnEveryRank(*comm, "last complete checkpoint",
-                                    [&]() -> absl::StatusOr<std::string> {
-                                      if (comm->rank() != 0)
-                                        return std::string();
-                                      return LastWholeBefore(
-                                          root_, step, *options_.file_system);
-                                    }));
+    CH_ASSIGN_OR_RETURN(const std::string whole,
+                        TextOfFirstRank(*comm, "last complete checkpoint", [&] {
+                          return LastWholeBefore(root_, step,
+                                                 *options_.file_system);
+                        }));
     return absl::DataLossError(absl::StrCat(
         loaded.message(), "; ",
-        whole[0].empty()
+        whole.empty()
             ? "no checkpoint before it is complete"
-            : absl::StrCat("the last complete one before it is ", whole[0])));
+            : absl::StrCat("the last complete one before it is ", whole)));
   }
   CH_RETURN_IF_ERROR(loaded);
   return OnFirstRank(*comm, "own checkpoints", [&]() -> absl::Status {

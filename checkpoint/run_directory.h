@@ -25,7 +25,7 @@
 #include "absl/time/time.h"
 #include "crosshatch/checkpoint/async_save.h"
 #include "crosshatch/checkpoint/checkpoint.h"
-#include "crosshatch/checkpoint/file_system.h"
+#include "crosshatch/checkpoint/file_io.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/nn/state_dict.h"
 

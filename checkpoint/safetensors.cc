@@ -371,16 +371,11 @@ absl::Status SafetensorsFile::VisitRuns(
 }
 
 absl::StatusOr<std::string> SafetensorsStart(
-    const std::string& path, const std::vector<TensorInfo>& tensors,
-    const std::map<std::string, std::string>& metadata) {
+    const std::string& path, const std::vector<TensorInfo>& tensors) {
   // Built in the order of the data, because nlohmann's ordered object would
   // search all names to add one.
-  std::vector<std::string> entries;
-  if (!metadata.empty()) {
-    entries.push_back(absl::StrCat(
-        "\"", kMetadataKey, "\":",
-        Json(metadata).dump(-1, ' ', false, Json::error_handler_t::replace)));
-  }
+  std::vector<std::string> entries = {
+      absl::StrCat("\"", kMetadataKey, R"(":{"format":"pt"})")};
   int64_t offset = 0;
   absl::flat_hash_set<absl::string_view> names;
   for (const TensorInfo& tensor : tensors) {
@@ -411,9 +406,8 @@ absl::StatusOr<std::string> SafetensorsStart(
 
 absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
     const std::string& path, std::vector<TensorInfo> tensors,
-    const std::map<std::string, std::string>& metadata, FileSystem& files) {
-  CH_ASSIGN_OR_RETURN(const std::string start,
-                      SafetensorsStart(path, tensors, metadata));
+    FileSystem& files) {
+  CH_ASSIGN_OR_RETURN(const std::string start, SafetensorsStart(path, tensors));
   CH_ASSIGN_OR_RETURN(std::unique_ptr<AtomicFile> file,
                       AtomicFile::Create(path, files));
   CH_RETURN_IF_ERROR(
@@ -422,18 +416,8 @@ absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
       new SafetensorsWriter(std::move(file), std::move(tensors)));
 }
 
-absl::Status SafetensorsWriter::Write(const std::string& name,
-                                      const void* data) {
-  CH_CHECK_LT(next_, tensors_.size()) << name << " after the last tensor";
-  const TensorInfo& tensor = tensors_[next_];
-  CH_CHECK_EQ(tensor.name, name)
-      << "tensors must be written in the order declared";
-  if (tensor.bytes() == 0) ++next_;
-  return WritePart(name, data, tensor.bytes());
-}
-
-absl::Status SafetensorsWriter::WritePart(const std::string& name,
-                                          const void* data, int64_t bytes) {
+absl::Status SafetensorsWriter::Write(const std::string& name, const void* data,
+                                      int64_t bytes) {
   if (bytes == 0) return absl::OkStatus();
   while (next_ < tensors_.size() && tensors_[next_].bytes() == 0) ++next_;
   CH_CHECK_LT(next_, tensors_.size()) << name << " after the last tensor";

@@ -28,7 +28,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "crosshatch/checkpoint/file_io.h"
-#include "crosshatch/checkpoint/file_system.h"
 #include "crosshatch/dtensor/layout/box.h"
 #include "crosshatch/tensor/dtype.h"
 #include "crosshatch/tensor/shape.h"
@@ -117,17 +116,17 @@ class SafetensorsFile {
 
 /// Returns the beginning of a file of `tensors`, in that order: the length of
 /// the header and the header. The data follow at a multiple of eight bytes. To
-/// align each tensor to its elements, list tensors of wide dtypes first.
+/// align each tensor to its elements, list tensors of wide dtypes first. The
+/// metadata are the format "pt", which transformers requires.
 /// \param path for messages.
 /// \error kInvalidArgument for a name that is repeated or is "__metadata__", or
 ///     if the header exceeds the format's limit.
 absl::StatusOr<std::string> SafetensorsStart(
-    const std::string& path, const std::vector<TensorInfo>& tensors,
-    const std::map<std::string, std::string>& metadata);
+    const std::string& path, const std::vector<TensorInfo>& tensors);
 
 /// Writes a file tensor by tensor, in an order given to Create. The file gets
-/// its name when Finish succeeds. If Finish fails, its error says where the
-/// bytes are (AtomicFile).
+/// its name when Finish succeeds. If Finish fails, its error names the file
+/// that has the bytes (AtomicFile).
 class SafetensorsWriter {
  public:
   /// Creates the file and writes its start (SafetensorsStart).
@@ -135,16 +134,11 @@ class SafetensorsWriter {
   /// \error as SafetensorsStart; errors of the system.
   static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> Create(
       const std::string& path, std::vector<TensorInfo> tensors,
-      const std::map<std::string, std::string>& metadata,
       FileSystem& files = FileSystem::Real());
 
-  /// Writes the next tensor, which must be `name`: all its elements, row-major,
-  /// in its dtype.
-  absl::Status Write(const std::string& name, const void* data);
   /// Writes the next `bytes` of the next incomplete tensor, which must be
-  /// `name`. Does nothing for 0 bytes.
-  absl::Status WritePart(const std::string& name, const void* data,
-                         int64_t bytes);
+  /// `name`: its elements in its dtype, row-major. Does nothing for 0 bytes.
+  absl::Status Write(const std::string& name, const void* data, int64_t bytes);
   /// Returns the number of bytes of elements written so far.
   int64_t bytes_written() const { return bytes_written_; }
   /// Returns whether all tensors are written.

@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <random>
@@ -19,6 +18,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "crosshatch/checkpoint/file_system_testutil.h"
+#include "crosshatch/checkpoint/weights_testutil.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -30,15 +31,6 @@ using ::testing::HasSubstr;
 
 std::string TempPath(const std::string& name) {
   return ::testing::TempDir() + name;
-}
-
-void WriteBytes(const std::string& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
-}
-
-std::string ReadBytes(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
 }
 
 /// Returns a file with the given header and data bytes 0, 1, 2, ...
@@ -64,16 +56,16 @@ std::string WriteSample(const std::string& path) {
       {"e", DType::kBFloat16, {0, 5}},
       {"b", DType::kBool, {}},
   };
-  auto writer = SafetensorsWriter::Create(path, tensors, {{"format", "pt"}});
+  auto writer = SafetensorsWriter::Create(path, tensors);
   EXPECT_TRUE(writer.ok()) << writer.status();
   const int64_t i[] = {-1, int64_t{1} << 60};
   float w[12];
   for (int k = 0; k < 12; ++k) w[k] = static_cast<float>(k);
   const bool b = true;
-  EXPECT_TRUE((*writer)->Write("i", i).ok());
-  EXPECT_TRUE((*writer)->Write("w", w).ok());
-  EXPECT_TRUE((*writer)->Write("e", nullptr).ok());
-  EXPECT_TRUE((*writer)->Write("b", &b).ok());
+  EXPECT_TRUE((*writer)->Write("i", i, sizeof(i)).ok());
+  EXPECT_TRUE((*writer)->Write("w", w, sizeof(w)).ok());
+  EXPECT_TRUE((*writer)->Write("e", nullptr, 0).ok());
+  EXPECT_TRUE((*writer)->Write("b", &b, 1).ok());
   EXPECT_FALSE(std::filesystem::exists(path));
   EXPECT_TRUE((*writer)->Finish().ok());
   EXPECT_FALSE(std::filesystem::exists(path + ".partial"));
@@ -113,12 +105,9 @@ TEST(SafetensorsTest, ReadsWhatItWrote) {
 TEST(SafetensorsTest, DataStartsAligned) {
   for (int extra = 0; extra < 9; ++extra) {
     const std::string path = TempPath("aligned.safetensors");
-    auto writer = SafetensorsWriter::Create(
-        path, {{std::string(1 + extra, 'n'), kFloat32, {1}}}, {});
-    ASSERT_TRUE(writer.ok());
     const float value = 1;
-    ASSERT_TRUE((*writer)->Write(std::string(1 + extra, 'n'), &value).ok());
-    ASSERT_TRUE((*writer)->Finish().ok());
+    WriteSafetensors(path,
+                     {{{std::string(1 + extra, 'n'), kFloat32, {1}}, &value}});
     EXPECT_EQ((ReadBytes(path).size() - 4) % 8, 0u);
   }
 }
@@ -126,13 +115,9 @@ TEST(SafetensorsTest, DataStartsAligned) {
 // Compares every box of a [3, 2, 4] tensor with plain indexing.
 TEST(SafetensorsTest, ReadsAnyBox) {
   const std::string path = TempPath("box.safetensors");
-  auto writer =
-      SafetensorsWriter::Create(path, {{"t", kFloat32, {3, 2, 4}}}, {});
-  ASSERT_TRUE(writer.ok());
   std::vector<float> values(24);
   for (int k = 0; k < 24; ++k) values[k] = static_cast<float>(k);
-  ASSERT_TRUE((*writer)->Write("t", values.data()).ok());
-  ASSERT_TRUE((*writer)->Finish().ok());
+  WriteSafetensors(path, {{{"t", kFloat32, {3, 2, 4}}, values.data()}});
   const auto file = SafetensorsFile::Open(path);
   ASSERT_TRUE(file.ok());
 
@@ -170,17 +155,12 @@ TEST(SafetensorsTest, ConvertsBetweenFloats) {
   EXPECT_FALSE(CanConvert(kInt32, kFloat32));
   EXPECT_FALSE(CanConvert(kFloat32, kInt64));
   const std::string path = TempPath("convert.safetensors");
-  auto writer = SafetensorsWriter::Create(
-      path, {{"d", kFloat64, {1}}, {"h", kFloat16, {1}}, {"b", kBFloat16, {1}}},
-      {});
-  ASSERT_TRUE(writer.ok());
   const double d = 1.0 + 0x1p-40;
   const Float16 h(0.333f);
   const BFloat16 b(0.333f);
-  ASSERT_TRUE((*writer)->Write("d", &d).ok());
-  ASSERT_TRUE((*writer)->Write("h", &h).ok());
-  ASSERT_TRUE((*writer)->Write("b", &b).ok());
-  ASSERT_TRUE((*writer)->Finish().ok());
+  WriteSafetensors(path, {{{"d", kFloat64, {1}}, &d},
+                          {{"h", kFloat16, {1}}, &h},
+                          {{"b", kBFloat16, {1}}, &b}});
   const auto file = SafetensorsFile::Open(path);
   ASSERT_TRUE(file.ok());
   const Box one = {{0}, {1}};
@@ -320,7 +300,7 @@ TEST(SafetensorsTest, AnyDamageIsAnErrorOrAValidFile) {
 TEST(SafetensorsWriterTest, LeavesNothingWhenAbandoned) {
   const std::string path = TempPath("abandoned.safetensors");
   {
-    auto writer = SafetensorsWriter::Create(path, {{"t", kFloat32, {1}}}, {});
+    auto writer = SafetensorsWriter::Create(path, {{"t", kFloat32, {1}}});
     ASSERT_TRUE(writer.ok());
   }
   EXPECT_FALSE(std::filesystem::exists(path));
@@ -330,14 +310,14 @@ TEST(SafetensorsWriterTest, LeavesNothingWhenAbandoned) {
 TEST(SafetensorsWriterTest, RefusesReservedNames) {
   const std::string path = TempPath("names.safetensors");
   EXPECT_TRUE(absl::IsInvalidArgument(
-      SafetensorsWriter::Create(
-          path, {{"t", kFloat32, {1}}, {"t", kFloat32, {1}}}, {})
+      SafetensorsWriter::Create(path,
+                                {{"t", kFloat32, {1}}, {"t", kFloat32, {1}}})
           .status()));
   EXPECT_TRUE(absl::IsInvalidArgument(
-      SafetensorsWriter::Create(path, {{"__metadata__", kFloat32, {1}}}, {})
+      SafetensorsWriter::Create(path, {{"__metadata__", kFloat32, {1}}})
           .status()));
   EXPECT_TRUE(absl::IsNotFound(
-      SafetensorsWriter::Create(TempPath("no/such/dir/f"), {}, {}).status()));
+      SafetensorsWriter::Create(TempPath("no/such/dir/f"), {}).status()));
 }
 
 TEST(SafetensorsTest, ReadsHuggingFacesFiles) {
@@ -353,11 +333,7 @@ TEST(SafetensorsTest, ReportsAFileTruncatedWhileRead) {
   const std::string path = TempPath("shrinks.safetensors");
   // More than one read, so that the first piece still exists.
   const std::vector<float> values(1 << 18, 2.0f);
-  auto writer =
-      SafetensorsWriter::Create(path, {{"w", kFloat32, {512, 512}}}, {});
-  ASSERT_TRUE(writer.ok()) << writer.status();
-  ASSERT_TRUE((*writer)->Write("w", values.data()).ok());
-  ASSERT_TRUE((*writer)->Finish().ok());
+  WriteSafetensors(path, {{{"w", kFloat32, {512, 512}}, values.data()}});
   const auto file = SafetensorsFile::Open(path);
   ASSERT_TRUE(file.ok()) << file.status();
   std::filesystem::resize_file(path, 1 << 19);
@@ -382,11 +358,7 @@ TEST(SafetensorsTest, RunsFarApartAndCloseTogetherAreReadWhole) {
   constexpr int64_t kCols = 5003;
   std::vector<int32_t> values(kRows * kCols);
   for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<int>(i);
-  auto writer =
-      SafetensorsWriter::Create(path, {{"w", kInt32, {kRows, kCols}}}, {});
-  ASSERT_TRUE(writer.ok()) << writer.status();
-  ASSERT_TRUE((*writer)->Write("w", values.data()).ok());
-  ASSERT_TRUE((*writer)->Finish().ok());
+  WriteSafetensors(path, {{{"w", kInt32, {kRows, kCols}}, values.data()}});
   const auto file = SafetensorsFile::Open(path);
   ASSERT_TRUE(file.ok()) << file.status();
   for (const int64_t cols : {int64_t{1}, int64_t{1500}, int64_t{4900}, kCols}) {
@@ -416,7 +388,7 @@ double SecondsOfManyTensors(int count) {
   timespec begin;
   timespec end;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begin);
-  auto writer = SafetensorsWriter::Create(path, tensors, {});
+  auto writer = SafetensorsWriter::Create(path, tensors);
   EXPECT_TRUE(writer.ok() && (*writer)->Finish().ok());
   const auto file = SafetensorsFile::Open(path);
   EXPECT_TRUE(file.ok()) << file.status();

@@ -26,7 +26,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "crosshatch/checkpoint/file_system.h"
+#include "crosshatch/checkpoint/checkpoint.h"
+#include "crosshatch/checkpoint/file_io.h"
 #include "crosshatch/checkpoint/new_directory.h"
 #include "crosshatch/checkpoint/safetensors.h"
 #include "crosshatch/checkpoint/save_plan.h"
@@ -38,7 +39,7 @@
 namespace crosshatch::checkpoint {
 
 /// Maximal number of bytes that a save copies at a time, of elements that the
-/// host cannot address.
+/// host cannot address, or that it converts or transposes.
 inline constexpr int64_t kMaxPieceBytes = int64_t{16} << 20;
 
 /// One save on one rank.
@@ -47,16 +48,11 @@ class SaveJob {
   /// Plans a save and creates its directory. All ranks must call it; not for
   /// dry runs. Waits for work that was issued before.
   /// \param state this rank's state, or its error.
-  /// \param files must outlive the job.
-  /// \param use_fallback_directory if `dir` is refused, whether to write next
-  /// to it.
-  ///     Commit then fails with that location.
-  /// \param union_of_ranks as SaveCheckpointOptions.
+  /// \param options `stats` is not used.
   /// \error the same on every rank; then no files are left behind.
   static absl::StatusOr<std::unique_ptr<SaveJob>> Prepare(
       World& world, const absl::StatusOr<nn::StateDict>& state,
-      const std::string& dir, bool overwrite, FileSystem& files,
-      bool use_fallback_directory = false, bool union_of_ranks = false);
+      const std::string& dir, const SaveCheckpointOptions& options);
 
   /// A part of a cell that this rank writes, at most kMaxPieceBytes.
   struct Piece {
@@ -68,9 +64,9 @@ class SaveJob {
   const std::vector<Piece>& pieces() const { return pieces_; }
   /// Returns the number of rounds, the same on all ranks. In a round, a rank
   /// copies at most kMaxPieceBytes of elements that the host cannot address.
-  int rounds() const { return rounds_; }
+  size_t rounds() const { return rounds_; }
   /// Returns this rank's pieces of `round`; none if it has written all.
-  absl::Span<const Piece> Round(int round) const;
+  absl::Span<const Piece> Round(size_t round) const;
   const SavePlan& plan() const { return plan_; }
   const std::string& directory() const { return directory_; }
 
@@ -90,7 +86,7 @@ class SaveJob {
 
   /// First rank: completes the checkpoint. Call once.
   /// \param hashes the results of EndFile on all ranks.
-  /// \error says where the data are.
+  /// \error names the directory of the data.
   absl::Status Commit(absl::Span<const std::string> hashes);
 
   /// \name Reports
@@ -127,8 +123,8 @@ class SaveJob {
         plan_(std::move(plan)),
         files_(files) {}
 
-  absl::Status Open(const std::string& dir, bool overwrite,
-                    bool use_fallback_directory);
+  absl::Status Open(const std::string& dir,
+                    const SaveCheckpointOptions& options);
   void CutPieces(absl::Span<const Tensor> data);
   absl::Status WriteIndex();
 
@@ -140,7 +136,7 @@ class SaveJob {
   std::vector<Piece> pieces_;
   /// Index in pieces_ where each round of this rank begins, and the end.
   std::vector<size_t> round_begins_;
-  int rounds_ = 0;
+  size_t rounds_ = 0;
   /// Null before BeginFile and on a rank without cells.
   std::unique_ptr<SafetensorsWriter> writer_;
   std::vector<uint64_t> hashes_;  ///< By cell of the rank.

@@ -11,7 +11,6 @@
 #include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
@@ -20,12 +19,12 @@
 #include "crosshatch/checkpoint/box_runs.h"
 #include "crosshatch/checkpoint/described_state.h"
 #include "crosshatch/checkpoint/file_io.h"
-#include "crosshatch/checkpoint/file_system.h"
 #include "crosshatch/checkpoint/huggingface.h"
 #include "crosshatch/checkpoint/index.h"
 #include "crosshatch/checkpoint/new_directory.h"
 #include "crosshatch/checkpoint/on_ranks.h"
 #include "crosshatch/checkpoint/safetensors.h"
+#include "crosshatch/checkpoint/save_job.h"
 #include "crosshatch/checkpoint/save_plan.h"
 #include "crosshatch/checkpoint/weight_files.h"
 #include "crosshatch/checkpoint/weight_names.h"
@@ -49,10 +48,6 @@ DType StoredDType(const MergedTensor& tensor, const SaveOptions& options) {
   const DType dtype = tensor.parts[0].parameter->data().dtype();
   return IsFloatingPoint(dtype) ? options.dtype.value_or(dtype) : dtype;
 }
-
-// Maximal bytes that a rank holds at a time of elements that are converted,
-// transposed or not addressable by the host.
-constexpr int64_t kMaxPieceBytes = int64_t{16} << 20;
 
 /// Elements of one tensor that this rank writes.
 struct Piece {
@@ -252,15 +247,11 @@ class Save {
 absl::Status Save::OpenOnFirst(const WeightFilesPlan& plan,
                                const std::string& config) {
   FileSystem& files = *options_.file_system;
-  absl::StatusOr<std::unique_ptr<NewDirectory>> directory =
-      NewDirectory::Create(dir_, options_.overwrite, files);
-  if (!directory.ok() && options_.use_fallback_directory) {
-    auto fallback =
-        NewDirectory::CreateFallback(dir_, directory.status(), files);
-    if (fallback.ok()) directory = *std::move(fallback);
-  }
-  CH_RETURN_IF_ERROR(directory.status());
-  directory_ = *std::move(directory);
+  CH_ASSIGN_OR_RETURN(
+      directory_,
+      options_.use_fallback_directory
+          ? NewDirectory::CreateOrFallback(dir_, options_.overwrite, files)
+          : NewDirectory::Create(dir_, options_.overwrite, files));
   // Writes small files first, so that a full disk is detected before the
   // weights are complete.
   CH_RETURN_IF_ERROR(WriteFile(directory_->Add("config.json"), config, files));
@@ -279,19 +270,20 @@ absl::Status Save::OpenOnFirst(const WeightFilesPlan& plan,
 
 absl::Status Save::Open(const WeightFilesPlan& plan,
                         const std::string& config) {
-  CH_ASSIGN_OR_RETURN(
-      const std::vector<std::string> directories,
-      OnEveryRank(comm_, "save: open", [&]() -> absl::StatusOr<std::string> {
-        if (comm_.rank() != 0) return std::string();
-        const absl::Status opened = OpenOnFirst(plan, config);
-        if (opened.ok()) return directory_->partial_path();
-        weights_.reset();
-        directory_.reset();
-        return opened;
-      }));
+  CH_ASSIGN_OR_RETURN(const std::string directory,
+                      TextOfFirstRank(comm_, "save: open",
+                                      [&]() -> absl::StatusOr<std::string> {
+                                        const absl::Status opened =
+                                            OpenOnFirst(plan, config);
+                                        if (opened.ok())
+                                          return directory_->partial_path();
+                                        weights_.reset();
+                                        directory_.reset();
+                                        return opened;
+                                      }));
   if (comm_.rank() != 0) {
-    weights_ = std::make_unique<WeightFiles>(directories[0], plan,
-                                             *options_.file_system);
+    weights_ =
+        std::make_unique<WeightFiles>(directory, plan, *options_.file_system);
   }
   return absl::OkStatus();
 }
@@ -307,16 +299,8 @@ absl::Status Save::GiveUp(const absl::Status& why) {
 }
 
 absl::Status Save::Write(absl::Span<const std::vector<Piece>> rounds) {
-  CH_ASSIGN_OR_RETURN(
-      const std::vector<std::string> counts,
-      Gather(comm_, "save: rounds",
-             absl::StatusOr<std::string>(absl::StrCat(rounds.size()))));
-  size_t most = 0;
-  for (const std::string& text : counts) {
-    size_t count = 0;
-    CH_CHECK(absl::SimpleAtoi(text, &count)) << text;
-    most = std::max(most, count);
-  }
+  CH_ASSIGN_OR_RETURN(const size_t most,
+                      LargestCount(comm_, "save: rounds", rounds.size()));
   const NoGrad no_grad;
   for (size_t round = 0; round < most; ++round) {
     const absl::Span<const Piece> pieces =
@@ -327,13 +311,13 @@ absl::Status Save::Write(absl::Span<const std::vector<Piece>> rounds) {
     for (const Piece& piece : pieces) views.emplace_back(piece.ToWrite());
     const absl::Status ready = world_.context().Synchronize();
     const absl::Status written =
-        OnEveryRank(comm_, "save: write", [&]() -> absl::StatusOr<std::string> {
+        OnEveryRank(comm_, "save: write", [&]() -> absl::Status {
           CH_RETURN_IF_ERROR(ready);
           for (size_t i = 0; i < pieces.size(); ++i) {
             CH_RETURN_IF_ERROR(pieces[i].Write(views[i].data(), *weights_));
           }
-          return std::string();
-        }).status();
+          return absl::OkStatus();
+        });
     if (!written.ok()) return GiveUp(written);
   }
   return absl::OkStatus();
@@ -343,10 +327,7 @@ absl::Status Save::Finish() {
   // All weights are written and stay, whatever happens next.
   if (directory_ != nullptr) directory_->Keep();
   const absl::Status flushed =
-      OnEveryRank(comm_, "save: flush", [&]() -> absl::StatusOr<std::string> {
-        CH_RETURN_IF_ERROR(weights_->Sync());
-        return std::string();
-      }).status();
+      OnEveryRank(comm_, "save: flush", [&] { return weights_->Sync(); });
   return OnFirstRank(comm_, "save: finish", [&] {
     absl::Status status = flushed;
     if (status.ok()) status = weights_->GiveNames();

@@ -14,7 +14,7 @@
 #include "absl/time/time.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/checkpoint.h"
-#include "crosshatch/checkpoint/file_system.h"
+#include "crosshatch/checkpoint/file_io.h"
 #include "crosshatch/checkpoint/hf_config.h"
 #include "crosshatch/checkpoint/huggingface.h"
 #include "crosshatch/comm/world.h"

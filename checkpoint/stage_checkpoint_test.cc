@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/checkpoint/async_save.h"
 #include "crosshatch/checkpoint/checkpoint.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
@@ -129,11 +130,16 @@ TEST(StageCheckpointTest, StagesSaveOneAndOtherStagesReadIt) {
           world, saved.state, dir,
           {.overwrite = true, .union_of_ranks = true, .stats = &stats}));
       CH_EXPECT_EQ(stats.files, 1);
+      const std::string async = dir + "-async";
+      AsyncCheckpointer saver(world, {.union_of_ranks = true});
+      CH_RETURN_IF_ERROR(saver.Save(saved.state, async, /*overwrite=*/true));
+      CH_RETURN_IF_ERROR(saver.Wait());
       for (const std::vector<Stage>& to : cuts) {
         CH_ASSIGN_OR_RETURN(Program loaded,
                             ProgramOf(world, to, /*filled=*/false));
         LoadStats read;
-        CH_RETURN_IF_ERROR(LoadCheckpoint(*loaded.world, loaded.state, dir,
+        CH_RETURN_IF_ERROR(LoadCheckpoint(*loaded.world, loaded.state,
+                                          &to == &cuts[from] ? async : dir,
                                           {.partial = true, .stats = &read}));
         CH_EXPECT_TRUE(read.missing.empty());
         ExpectFilled(loaded.state, to, world.rank());

@@ -7,9 +7,10 @@
 #include <vector>
 
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/checkpoint/hf_weights.h"
 #include "crosshatch/checkpoint/huggingface.h"
+#include "crosshatch/checkpoint/weight_files.h"
 #include "crosshatch/checkpoint/weight_names.h"
+#include "crosshatch/checkpoint/weights_testutil.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/extensions/dtensor_extensions.h"
 #include "crosshatch/fsdp/fully_shard.h"
@@ -63,7 +64,7 @@ absl::Status Spread(TwoProjections& model, const DeviceMesh& mesh) {
                           {.extension = DTensorExtensions::Create()});
 }
 
-std::vector<std::vector<float>> ValuesOf(nn::Module& model) {
+std::vector<std::vector<float>> ParametersOf(nn::Module& model) {
   std::vector<std::vector<float>> values;
   for (nn::Parameter* p : model.Parameters()) {
     values.push_back(FullTensor(p->data()).ToVector<float>());
@@ -78,17 +79,13 @@ TEST(TransposedWeightsTest, AreWrittenAndReadFromAnyMesh) {
     CH_RETURN_IF_ERROR(Spread(model, mesh));
     CH_RETURN_IF_ERROR(model.Materialize({.seed = 3}));
     CH_RETURN_IF_ERROR(SaveWeights(mesh.world(), model, dir, Names(), "{}"));
-    const std::vector<std::vector<float>> values = ValuesOf(model);
+    const std::vector<std::vector<float>> values = ParametersOf(model);
 
     CH_ASSIGN_OR_RETURN(const StoredTensors stored, OpenWeights(dir));
     CH_EXPECT_EQ(stored.size(), 2u);
     const StoredTensor& merged = stored.at("qk.weight");
     CH_EXPECT_EQ(merged.info().sizes, Shape({kIn, kQueries + kKeys}));
-    std::vector<float> elements(static_cast<size_t>(kIn * (kQueries + kKeys)));
-    EXPECT_TRUE(merged.file
-                    ->Read(merged.index, WholeBox(merged.info().sizes),
-                           kFloat32, elements.data())
-                    .ok());
+    const std::vector<float> elements = ValuesOf(merged);
     for (int64_t in = 0; in < kIn; ++in) {
       for (int64_t out = 0; out < kQueries + kKeys; ++out) {
         const bool of_q = out < kQueries;
@@ -105,10 +102,10 @@ TEST(TransposedWeightsTest, AreWrittenAndReadFromAnyMesh) {
     TwoProjections other;
     CH_RETURN_IF_ERROR(Spread(other, mesh));
     CH_RETURN_IF_ERROR(LoadWeights(other, dir, Names()));
-    CH_EXPECT_EQ(ValuesOf(other), values);
+    CH_EXPECT_EQ(ParametersOf(other), values);
     TwoProjections whole;
     CH_RETURN_IF_ERROR(LoadWeights(whole, dir, Names()));
-    CH_EXPECT_EQ(ValuesOf(whole), values);
+    CH_EXPECT_EQ(ParametersOf(whole), values);
     return mesh.world().context().Synchronize();
   });
 }

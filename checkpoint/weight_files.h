@@ -3,23 +3,42 @@
 #define CROSSHATCH_CHECKPOINT_WEIGHT_FILES_H_
 
 /// \file
-/// WeightFilesPlan and WeightFiles: the weight files of a Hugging Face
-/// directory, one model.safetensors or several with an index, to which all
-/// ranks write their intervals.
+/// The weight files of a Hugging Face directory, one model.safetensors or
+/// several with an index: OpenWeights reads them, and WeightFilesPlan and
+/// WeightFiles write them, each rank its intervals.
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "crosshatch/checkpoint/file_system.h"
+#include "crosshatch/checkpoint/file_io.h"
 #include "crosshatch/checkpoint/safetensors.h"
 
 namespace crosshatch::checkpoint {
+
+struct StoredTensor {
+  std::shared_ptr<const SafetensorsFile> file;
+  int index = 0;
+
+  const TensorInfo& info() const {
+    return file->tensors()[static_cast<size_t>(index)];
+  }
+};
+
+/// Tensors by name.
+using StoredTensors = std::map<std::string, StoredTensor>;
+
+/// Opens `dir`/model.safetensors or, if it does not exist, the files that
+/// `dir`/model.safetensors.index.json names. Reads headers only.
+/// \error kNotFound if neither exists; kDataLoss, naming file and tensor, if a
+///     file is invalid or the index and files disagree.
+absl::StatusOr<StoredTensors> OpenWeights(const std::string& dir);
 
 /// The layout of the files. A function of its inputs, which the ranks that
 /// write together have compared.

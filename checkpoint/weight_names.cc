@@ -2,6 +2,7 @@
 #include "crosshatch/checkpoint/weight_names.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 
 #include "absl/status/status.h"
@@ -14,25 +15,29 @@ namespace crosshatch::checkpoint {
 namespace {
 
 absl::Status CannotMerge(const std::string& name, const std::string& why) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      "the parameters of tensor \"", name, "\" cannot be merged: ", why));
+  return absl::InvalidArgumentError(absl::StrCat("the parts of tensor \"", name,
+                                                 "\" cannot be merged: ", why));
 }
 
-absl::Status Stack(MergedTensor& tensor) {
-  tensor.sizes = tensor.parts[0].parameter->data().sizes();
-  for (size_t i = 1; i < tensor.parts.size(); ++i) {
-    const Tensor& first = tensor.parts[0].parameter->data();
-    const Tensor& data = tensor.parts[i].parameter->data();
-    const bool fits = data.ndim() > 0 && data.ndim() == first.ndim() &&
-                      std::equal(data.sizes().begin() + 1, data.sizes().end(),
-                                 first.sizes().begin() + 1);
-    if (!fits || data.dtype() != first.dtype()) {
+/// Sets the sizes of a tensor whose parts are known.
+absl::Status Stack(absl::Span<const NamedWeight> weights,
+                   Merged<size_t>& tensor) {
+  const NamedWeight& first = weights[tensor.parts[0]];
+  const auto describe = [](const NamedWeight& weight) {
+    return absl::StrCat(weight.name, " is ", Name(weight.dtype),
+                        ToString(weight.sizes));
+  };
+  tensor.sizes = first.sizes;
+  for (const size_t index : absl::MakeConstSpan(tensor.parts).subspan(1)) {
+    const NamedWeight& part = weights[index];
+    const bool fits = !first.sizes.empty() && !part.sizes.empty() &&
+                      std::equal(part.sizes.begin() + 1, part.sizes.end(),
+                                 first.sizes.begin() + 1, first.sizes.end());
+    if (!fits || part.dtype != first.dtype) {
       return CannotMerge(
-          tensor.name,
-          absl::StrCat(tensor.parts[0].name, " is ", first.Describe(), " and ",
-                       tensor.parts[i].name, " is ", data.Describe()));
+          tensor.name, absl::StrCat(describe(first), " and ", describe(part)));
     }
-    tensor.sizes[0] += data.size(0);
+    tensor.sizes[0] += part.sizes[0];
   }
   return absl::OkStatus();
 }
@@ -54,7 +59,12 @@ absl::StatusOr<StoredName> StoredNameOf(const std::string& parameter,
     for (size_t i = 1; i < pieces.size(); ++i) {
       absl::StrAppend(&name, stars[i - 1], pieces[i]);
     }
-    return StoredName{std::move(name), rule.part, rule.transposed};
+    StoredName stored{std::move(name), rule.part, rule.transposed};
+    for (const WeightRule& other : names.rules) {
+      if (other.stored != rule.stored) continue;
+      stored.num_parts = std::max(stored.num_parts, other.part + 1);
+    }
+    return stored;
   }
   return StoredName{parameter};
 }
@@ -102,47 +112,73 @@ WeightNames LlamaNames(nn::LlamaFamily family) {
   return names;
 }
 
-absl::StatusOr<std::vector<MergedTensor>> MergeByName(
-    absl::Span<const nn::NamedParameter> parameters, const WeightNames& names) {
-  std::vector<MergedTensor> tensors;
+absl::StatusOr<std::vector<Merged<size_t>>> MergeWeights(
+    absl::Span<const NamedWeight> weights, const WeightNames& names) {
+  constexpr size_t kNone = std::numeric_limits<size_t>::max();
+  std::vector<Merged<size_t>> tensors;
+  std::vector<size_t> num_parts;
   std::map<std::string, size_t> index;
-  for (const nn::NamedParameter& named : parameters) {
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const NamedWeight& weight = weights[i];
     CH_ASSIGN_OR_RETURN(const StoredName stored,
-                        StoredNameOf(named.name, names));
+                        StoredNameOf(weight.name, names));
     const auto [it, is_new] = index.emplace(stored.name, tensors.size());
-    const bool transposed =
-        stored.transposed && named.parameter->data().ndim() == 2;
-    if (is_new) tensors.push_back({stored.name, {}, transposed, {}});
+    const bool transposed = stored.transposed && weight.sizes.size() == 2;
+    if (is_new) {
+      tensors.push_back({stored.name, {}, transposed, {}});
+      num_parts.push_back(static_cast<size_t>(stored.num_parts));
+    }
     if (tensors[it->second].transposed != transposed) {
       return CannotMerge(
           stored.name,
-          absl::StrCat(named.name, transposed ? " is" : " is not",
+          absl::StrCat(weight.name, transposed ? " is" : " is not",
                        " transposed, others are", transposed ? " not" : ""));
     }
-    std::vector<nn::NamedParameter>& parts = tensors[it->second].parts;
-    if (stored.part < 0 ||
-        static_cast<size_t>(stored.part) >= parameters.size()) {
-      return CannotMerge(
-          stored.name, absl::StrCat(named.name, " is part ", stored.part,
-                                    " of ", parameters.size(), " parameters"));
-    }
+    std::vector<size_t>& parts = tensors[it->second].parts;
     const auto part = static_cast<size_t>(stored.part);
-    if (parts.size() <= part) parts.resize(part + 1, {"", nullptr});
-    if (parts[part].parameter != nullptr) {
+    // The parts of a tensor have rules of their own.
+    const size_t most = std::max<size_t>(1, names.rules.size());
+    if (stored.part < 0 || part >= most) {
+      return CannotMerge(
+          stored.name,
+          absl::StrCat(weight.name, " is part ", stored.part,
+                       ", must be below ", most, ", the number of rules"));
+    }
+    if (parts.size() <= part) parts.resize(part + 1, kNone);
+    if (parts[part] != kNone) {
       return CannotMerge(stored.name,
-                         absl::StrCat(parts[part].name, " and ", named.name,
-                                      " are both part ", part));
+                         absl::StrCat(weights[parts[part]].name, " and ",
+                                      weight.name, " are both part ", part));
     }
-    parts[part] = named;
+    parts[part] = i;
   }
-  for (MergedTensor& tensor : tensors) {
-    for (size_t i = 0; i < tensor.parts.size(); ++i) {
-      if (tensor.parts[i].parameter == nullptr) {
-        return CannotMerge(tensor.name,
-                           absl::StrCat("no parameter is part ", i));
-      }
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const std::vector<size_t>& parts = tensors[i].parts;
+    const auto missing = static_cast<size_t>(
+        std::find(parts.begin(), parts.end(), kNone) - parts.begin());
+    if (missing < std::max(parts.size(), num_parts[i])) {
+      return CannotMerge(tensors[i].name,
+                         absl::StrCat("no tensor is part ", missing));
     }
-    CH_RETURN_IF_ERROR(Stack(tensor));
+    CH_RETURN_IF_ERROR(Stack(weights, tensors[i]));
+  }
+  return tensors;
+}
+
+absl::StatusOr<std::vector<MergedTensor>> MergeByName(
+    absl::Span<const nn::NamedParameter> parameters, const WeightNames& names) {
+  std::vector<NamedWeight> weights;
+  for (const nn::NamedParameter& named : parameters) {
+    const Tensor& data = named.parameter->data();
+    weights.push_back({named.name, data.dtype(), data.sizes()});
+  }
+  CH_ASSIGN_OR_RETURN(const std::vector<Merged<size_t>> merged,
+                      MergeWeights(weights, names));
+  std::vector<MergedTensor> tensors;
+  for (const Merged<size_t>& from : merged) {
+    MergedTensor& to = tensors.emplace_back(
+        MergedTensor{from.name, from.sizes, from.transposed, {}});
+    for (const size_t part : from.parts) to.parts.push_back(parameters[part]);
   }
   return tensors;
 }

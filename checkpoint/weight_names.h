@@ -12,6 +12,7 @@
 ///         {"blocks.*", "h.*"},
 ///     }};
 
+#include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,6 +22,7 @@
 #include "absl/types/span.h"
 #include "crosshatch/nn/models/llama_config.h"
 #include "crosshatch/nn/module.h"
+#include "crosshatch/tensor/dtype.h"
 #include "crosshatch/tensor/shape.h"
 
 namespace crosshatch::checkpoint {
@@ -67,6 +69,8 @@ struct StoredName {
   std::string name;
   int part = 0;
   bool transposed = false;
+  /// Number of parts that rules give the tensor.
+  int num_parts = 1;
 };
 
 /// Returns the stored name of `parameter`.
@@ -75,27 +79,39 @@ struct StoredName {
 absl::StatusOr<StoredName> StoredNameOf(const std::string& parameter,
                                         const WeightNames& names);
 
-/// A stored tensor and its parameters.
-struct MergedTensor {
+/// A tensor of a model or checkpoint.
+struct NamedWeight {
   std::string name;
-  /// The shape of the concatenated parameters. If `transposed`, the stored
-  /// shape is its reverse.
+  DType dtype = DType::kFloat32;
+  Shape sizes;
+};
+
+/// A stored tensor and its parts.
+/// \tparam Part an index of a NamedWeight, or a parameter.
+template <typename Part>
+struct Merged {
+  std::string name;
+  /// The shape of the concatenated parts. If `transposed`, the stored shape is
+  /// its reverse.
   Shape sizes;
   bool transposed = false;
   /// Concatenated along dim 0.
-  std::vector<nn::NamedParameter> parts;
+  std::vector<Part> parts;
 
   Shape StoredSizes() const {
     return transposed ? Shape(sizes.rbegin(), sizes.rend()) : sizes;
   }
 };
+using MergedTensor = Merged<nn::NamedParameter>;
 
-/// Returns the tensors in a model's files, in the order of their first
-/// parameters.
+/// Returns the stored tensors of `weights`, in the order of their first parts.
 /// \error kInvalidArgument, naming the tensor, for a rule with more stars in
-///     `stored` than in `parameter`, or if its parameters cannot be
-///     concatenated: two have the same part, a part is missing, widths or
-///     dtypes differ, or only some are transposed.
+///     `stored` than in `parameter`, or if its parts cannot be concatenated:
+///     two are the same part, one that has a rule is missing, widths or dtypes
+///     differ, or only some are transposed.
+absl::StatusOr<std::vector<Merged<size_t>>> MergeWeights(
+    absl::Span<const NamedWeight> weights, const WeightNames& names);
+/// Returns the tensors in a model's files. Errors as MergeWeights.
 absl::StatusOr<std::vector<MergedTensor>> MergeByName(
     absl::Span<const nn::NamedParameter> parameters, const WeightNames& names);
 

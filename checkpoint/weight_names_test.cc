@@ -121,7 +121,7 @@ TEST(WeightNamesTest, NamesParametersThatCannotBeMerged) {
   EXPECT_THAT(error(other_type, both), HasSubstr("b is bf16[2, 3]"));
   Parameters alone;
   alone.Add("b", {2, 3}).Add("c", {2, 3});
-  EXPECT_THAT(error(alone, both), HasSubstr("no parameter is part 0"));
+  EXPECT_THAT(error(alone, both), HasSubstr("no tensor is part 0"));
   Parameters mixed;
   mixed.Add("a", {2, 3}).Add("b", {2, 3});
   EXPECT_THAT(error(mixed, {.rules = {{"a", "x", 0, true}, {"b", "x", 1}}}),

@@ -2,15 +2,15 @@
 #include "crosshatch/checkpoint/weights_testutil.h"
 
 #include <cstddef>
+#include <utility>
 #include <vector>
 
-#include "crosshatch/checkpoint/hf_weights.h"
+#include "crosshatch/checkpoint/weight_files.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch::checkpoint {
-namespace {
 
-std::vector<float> ReadAll(const StoredTensor& stored) {
+std::vector<float> ValuesOf(const StoredTensor& stored) {
   const TensorInfo& info = stored.info();
   std::vector<float> values(static_cast<size_t>(NumElements(info.sizes)));
   EXPECT_TRUE(
@@ -20,7 +20,18 @@ std::vector<float> ReadAll(const StoredTensor& stored) {
   return values;
 }
 
-}  // namespace
+void WriteSafetensors(
+    const std::string& path,
+    const std::vector<std::pair<TensorInfo, const void*>>& tensors) {
+  std::vector<TensorInfo> infos;
+  for (const auto& [info, data] : tensors) infos.push_back(info);
+  const auto writer = SafetensorsWriter::Create(path, infos);
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  for (const auto& [info, data] : tensors) {
+    ASSERT_TRUE((*writer)->Write(info.name, data, info.bytes()).ok());
+  }
+  ASSERT_TRUE((*writer)->Finish().ok());
+}
 
 void ExpectSameWeights(const std::string& a, const std::string& b) {
   const auto x = OpenWeights(a);
@@ -31,7 +42,7 @@ void ExpectSameWeights(const std::string& a, const std::string& b) {
   for (const auto& [name, stored] : *x) {
     ASSERT_EQ(y->count(name), 1u) << name;
     EXPECT_EQ(stored.info().sizes, y->at(name).info().sizes) << name;
-    EXPECT_EQ(ReadAll(stored), ReadAll(y->at(name))) << name;
+    EXPECT_EQ(ValuesOf(stored), ValuesOf(y->at(name))) << name;
   }
 }
 

@@ -4,9 +4,10 @@
 
 /// \file
 /// StepMetrics: the measurements of a train_lm step, and MetricsFile: the file
-/// that they are written to.
+/// that they are written to. ResolvedPath: where an output file is written.
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <string>
@@ -102,6 +103,10 @@ class MetricsFile {
   int64_t bytes_ = 0;
   absl::Status status_;
 };
+
+/// Returns the file that opening `path` for writing would use: resolves links
+/// as far as they exist, and dangling links to their target.
+std::filesystem::path ResolvedPath(const std::string& path);
 
 }  // namespace crosshatch::examples
 

@@ -8,21 +8,35 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "crosshatch/examples/metrics.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/module.h"
+#include "crosshatch/nn/parameter.h"
+#include "crosshatch/tensor/shape.h"
 
 namespace crosshatch::examples {
+
+/// Parameters of a model that differ only in the number of their block.
+struct ParameterKind {
+  std::string name;    ///< "layers.*.mlp.up_proj.weight"
+  std::string layout;  ///< "[S(0),R]"; "plain" if not distributed.
+  Shape sizes;
+  int count = 0;
+  const nn::Parameter* first = nullptr;
+};
+
+/// Returns the kinds in the order of the model's parameters.
+std::vector<ParameterKind> ParameterKinds(nn::Module& model);
 
 /// Prints for the reporting rank; silent on all others.
 class Report {
  public:
   Report(bool reports, int64_t steps) : reports_(reports), steps_(steps) {}
 
-  /// Prints the mesh and a line for each kind of parameters
-  /// (parameter_kinds.h).
+  /// Prints the mesh and a line for each kind of parameters.
   void Start(const DeviceMesh& mesh, nn::Module& model);
   /// Sets that the run continues after step `step`.
   void Resume(int64_t step) { before_ = step; }

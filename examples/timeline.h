@@ -14,8 +14,9 @@ struct TimelineOptions {
   int layers = 4;
 };
 
-/// Trains a small Llama with FullyShard on rank threads. Returns a trace
-/// (chrome_trace.h) that shows when each rank computes, gathers and reduces.
+/// Trains a small Llama with FullyShard on rank threads. Returns a trace in the
+/// JSON format of Chrome, which ui.perfetto.dev and chrome://tracing open. It
+/// shows when each rank computes, gathers and reduces.
 absl::StatusOr<std::string> TraceTraining(const TimelineOptions& options);
 
 }  // namespace crosshatch::examples

@@ -131,10 +131,10 @@ TEST_F(TimelineTest, HasTheOpsOfModulesAndTheCollectivesOfGroups) {
 TEST_F(TimelineTest, ShowsOverlap) {
   const auto shows = [&](const std::string& row, const std::string& compute) {
     for (int rank = 0; rank < 2; ++rank) {
-      for (const Span& beside : Row(rank, row)) {
+      for (const Span& alongside : Row(rank, row)) {
         for (const Span& span : Row(rank, "compute")) {
-          if (span.category == compute && span.group != beside.group &&
-              span.group != "Llama" && Overlap(span, beside)) {
+          if (span.category == compute && span.group != alongside.group &&
+              span.group != "Llama" && Overlap(span, alongside)) {
             return true;
           }
         }

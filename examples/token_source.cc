@@ -3,12 +3,15 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
+#include <fstream>
 #include <limits>
 #include <string>
 #include <utility>
@@ -20,12 +23,18 @@
 #include "absl/time/time.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/content_hash.h"
-#include "crosshatch/examples/machine_memory.h"
 
 namespace crosshatch::examples {
 namespace {
 
 __extension__ using Wide = __int128;
+
+// Returns the number in a system file; the maximum if there is none.
+int64_t LimitIn(const char* path) {
+  std::ifstream file(path);
+  int64_t limit = 0;
+  return file >> limit ? limit : std::numeric_limits<int64_t>::max();
+}
 
 // Waits up to `timeout` until `fd` has bytes or is at its end.
 absl::Status AwaitBytes(int fd, const std::string& path,
@@ -172,6 +181,26 @@ void SplitDocuments(int64_t seq_len, int32_t eos, TokenBatch& batch) {
 }
 
 }  // namespace
+
+int64_t MachineMemory() {
+  struct sysinfo info;
+  int64_t memory = std::numeric_limits<int64_t>::max();
+  if (sysinfo(&info) == 0) {
+    memory = static_cast<int64_t>(info.totalram + info.totalswap) *
+             static_cast<int64_t>(info.mem_unit);
+  }
+  for (const char* path : {"/sys/fs/cgroup/memory.max",
+                           "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+    memory = std::min(memory, LimitIn(path));
+  }
+  for (const auto resource : {RLIMIT_AS, RLIMIT_DATA}) {
+    struct rlimit limit;
+    if (getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+      memory = std::min(memory, static_cast<int64_t>(limit.rlim_cur));
+    }
+  }
+  return memory;
+}
 
 TokenSource::TokenSource(std::vector<uint16_t> narrow,
                          std::vector<int32_t> wide)

@@ -15,6 +15,10 @@
 
 namespace crosshatch::examples {
 
+/// Returns the memory in bytes that a process may use: memory and swap, or less
+/// because of a control group or resource limit.
+int64_t MachineMemory();
+
 /// A target that is not counted: CrossEntropyOptions::ignore_index.
 inline constexpr int32_t kIgnoredTarget = -100;
 

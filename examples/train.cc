@@ -24,7 +24,6 @@
 #include "crosshatch/examples/parallelize_llama.h"
 #include "crosshatch/examples/report.h"
 #include "crosshatch/examples/run_identity.h"
-#include "crosshatch/examples/same_inputs.h"
 #include "crosshatch/examples/sample.h"
 #include "crosshatch/fsdp/accumulate.h"
 #include "crosshatch/fsdp/fully_shard.h"

@@ -17,11 +17,10 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/huggingface.h"
 #include "crosshatch/checkpoint/run_directory.h"
-#include "crosshatch/examples/machine_memory.h"
 #include "crosshatch/examples/metrics.h"
 #include "crosshatch/examples/page/run_page.h"
 #include "crosshatch/examples/report.h"
-#include "crosshatch/examples/resolved_path.h"
+#include "crosshatch/examples/token_source.h"
 #include "crosshatch/examples/train.h"
 
 namespace crosshatch::examples {

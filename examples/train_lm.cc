@@ -25,6 +25,7 @@
 #include "crosshatch/checkpoint/file_io.h"
 #include "crosshatch/checkpoint/hf_config.h"
 #include "crosshatch/checkpoint/huggingface.h"
+#include "crosshatch/checkpoint/new_directory.h"
 #include "crosshatch/checkpoint/run_directory.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/examples/token_source.h"

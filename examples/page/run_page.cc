@@ -17,9 +17,9 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/file_io.h"
 #include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/examples/metrics.h"
 #include "crosshatch/examples/page/page_html.h"
-#include "crosshatch/examples/parameter_kinds.h"
-#include "crosshatch/examples/resolved_path.h"
+#include "crosshatch/examples/report.h"
 #include "nlohmann/json.hpp"
 
 namespace crosshatch::examples {
