@@ -73,6 +73,8 @@ emulation::NcclCounts CountsOf(const Case& c) {
   emulation::NcclCounts after;
   // Ranks share devices.
   setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", /*overwrite=*/1);
+  setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/1);
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/1);
   int ranks = 1;
   for (const MeshAxis& axis : c.axes) ranks *= static_cast<int>(axis.size);
   const auto train = [&](World& world) -> absl::Status {
