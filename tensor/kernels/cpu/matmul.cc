@@ -80,19 +80,26 @@ struct Problem {
 
 /// Splits a product into pieces for threads, by its size alone, so that its
 /// bits do not depend on the number of threads. Each piece is at least 32 in
-/// both dims and takes some 150 microseconds. Each piece packs its operands
-/// again: pieces of a tenth of that took a quarter longer.
+/// both dims. Two pieces take at least 20 microseconds each, so that small
+/// models use a second core. More take at least 150 each, because each piece
+/// packs its operands again: pieces of a tenth of that took a quarter longer.
 struct Grid {
   int64_t rows = 1;
   int64_t cols = 1;
 };
 Grid MakeGrid(int64_t m, int64_t n, int64_t k, int64_t batch) {
   constexpr int64_t kLeast = 32;
+  constexpr double kLeastWorkOfTwo = 1 << 20;
   constexpr double kLeastWork = 1 << 23;
   Grid grid;
   double work =
       static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
-  while (batch * grid.rows * grid.cols * 2 <= 32 && work >= 2 * kLeastWork) {
+  const auto may_split = [&] {
+    const int64_t pieces = batch * grid.rows * grid.cols;
+    const double least = pieces == 1 ? kLeastWorkOfTwo : kLeastWork;
+    return pieces * 2 <= 32 && work >= 2 * least;
+  };
+  while (may_split()) {
     const int64_t rows = m / grid.rows;
     const int64_t cols = n / grid.cols;
     if (rows >= cols && rows >= 2 * kLeast) {
