@@ -126,9 +126,8 @@ class World final {
 /// Runs `fn` on `ranks` threads of this process, one a rank, and returns when
 /// all have. An error of one rank aborts the others. Drains all streams of a
 /// rank before it counts as finished.
-/// \returns OK, or the first failure, not those that it caused elsewhere: a
-///     rank's own error, named with the rank, or what went wrong between the
-///     members of a group, named with all of them.
+/// \returns OK, or the failure that came first: an error of one rank, which the
+///     text names, or of a group, with all its ranks.
 absl::Status RunLocal(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
                       const JobOptions& options = {});
 

@@ -59,9 +59,9 @@ class DTensorExtensions : public fsdp::ShardExtension {
   /// and with an HSDP axis in front one more R. If tp keeps units (heads)
   /// together, fsdp splits their elements.
   ///
-  /// A plain tensor is assumed to be equal along all other axes of the root. So
-  /// an expert that is plain on each rank would stand for those of all ranks:
-  /// replicate it on tp instead. A DTensor's layout has the axes of both meshes
+  /// Along all other axes of the root, plain tensors count as copies of one, so
+  /// different experts must not be plain: make each a Replicate DTensor on tp.
+  /// A DTensor's layout has the axes of both meshes
   /// only, and ranks along other axes may hold another tensor (another expert).
   /// \error kFailedPrecondition if a DTensor's mesh has another root, if the
   ///     tensor is already distributed over an axis of `fsdp_mesh`, or if an

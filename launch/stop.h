@@ -14,8 +14,8 @@
 
 namespace crosshatch {
 
-/// Returns whether any rank's process has received a stop signal. Called by all
-/// ranks at the same places, where it returns the same; costs one small
+/// Returns whether any rank's process has received a stop signal. All ranks
+/// call it at the same step and get the same answer; it costs one small
 /// exchange. After true the rank's function must return without an error; the
 /// run then exits with RunOptions::stop_status.
 /// \error that of the exchange.

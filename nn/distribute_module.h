@@ -43,7 +43,7 @@ absl::Status DistributeModule(Module& module, const DeviceMesh& mesh,
                               const DistributeModuleOptions& options = {});
 
 /// Gives a plain parameter a layout on `mesh`. A tied parameter may be given
-/// one layout several times.
+/// the same layout more than once.
 /// \error kFailedPrecondition for a parameter that has another layout already.
 absl::Status DistributeParameter(Parameter& parameter, const DeviceMesh& mesh,
                                  const Layout& layout);

@@ -4,8 +4,8 @@
 
 /// \file
 /// States with full tensors, in addition to those of shards: to inspect a run,
-/// to write another program's format, and to restore a run from it. One tensor
-/// at a time, so no rank holds two.
+/// to export to another format, and to import from it. One tensor at a time, so
+/// no rank holds two.
 
 #include <cstdint>
 #include <string>

@@ -53,11 +53,10 @@ struct CrossEntropyLossOptions {
 Tensor CrossEntropyLoss(const Tensor& logits, const Tensor& targets,
                         const CrossEntropyLossOptions& options = {});
 
-/// Returns this rank's loss for Backward, if the batch is split over the
-/// data-parallel mesh `batch`: the mean of the ranks' losses is the sum of the
-/// ranks' `sum` divided by that of their `count`, and with FullyShard, which
-/// averages gradients over the ranks, gradients are those of one rank with the
-/// whole batch ("Losses and gradients" in docs/training.md):
+/// Returns sum * ranks / (sum of the ranks' counts), this rank's loss for
+/// Backward if the batch is split over the data-parallel mesh `batch`. With it,
+/// FullyShard's averaged gradients are those of one rank with the whole batch
+/// ("Losses and gradients" in docs/training.md):
 ///
 ///     const Tensor squares = Sum(Square(prediction - target));
 ///     const Tensor loss = MeanOverBatch(squares, rows.size(), data);
@@ -69,7 +68,7 @@ Tensor CrossEntropyLoss(const Tensor& logits, const Tensor& targets,
 ///     floating-point dtype.
 /// \param count what the mean is over: rows, targets or their weights, of any
 ///     dtype that is the same on all ranks.
-/// \returns sum * ranks / (the sum of the counts), of the dtype of `sum`.
+/// \returns a tensor of the dtype of `sum`.
 Tensor MeanOverBatch(const Tensor& sum, const Tensor& count,
                      const DeviceMesh& batch);
 Tensor MeanOverBatch(const Tensor& sum, double count, const DeviceMesh& batch);

@@ -153,8 +153,8 @@ class Module {
   void ForEachModule(absl::FunctionRef<void(Module&)> f);
 
   /// Returns whether the module is in training mode, as it is initially. A
-  /// forward that is recomputed for its backward (checkpoint.h) gets the value
-  /// of the first time, whatever was set since.
+  /// forward that is recomputed for its backward (activation_checkpoint.h) gets
+  /// the value of the first time, whatever was set since.
   bool training() const;
   /// Sets the mode of this module and all below it.
   void set_training(bool training);

@@ -107,8 +107,8 @@ class Parameter : public std::enable_shared_from_this<Parameter> {
 ///
 /// All ranks must hold the same values (CheckBuffers compares them), so a
 /// forward must write the same on all ranks. A module under activation
-/// checkpointing (Checkpoint) may not write buffers, which is checked. To
-/// combine one with DTensors, use ReplicatedLike(buffer.data(), x).
+/// checkpointing (CheckpointActivations) may not write buffers, which is
+/// checked. To combine one with DTensors, use ReplicatedLike(buffer.data(), x).
 class Buffer final : public Parameter {
  public:
   /// Creates a buffer without memory, which Module::Materialize allocates.

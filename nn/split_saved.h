@@ -16,15 +16,16 @@
 namespace crosshatch::nn {
 
 /// The key of the attachment (Module::Attach) of modules whose saved
-/// activations are split, and of those that are checkpointed (checkpoint.h).
+/// activations are split, and of those that are checkpointed
+/// (activation_checkpoint.h).
 inline constexpr char kSplitSavedKey[] = "split_saved";
 inline constexpr char kCheckpointKey[] = "checkpoint";
 
 /// Returns a store for saved tensors (tensor/node.h). For DTensors that are
-/// replicated on `mesh`, of one axis, it keeps a copy of this rank's shard of
-/// the longest dim, one however many nodes save it, and gathers it on each Get
-/// by an all-gather on the current stream. It keeps other tensors as they are,
-/// and checks for writes in place.
+/// replicated on `mesh`, of one axis, it keeps one copy of this rank's shard
+/// along the longest dim, however many nodes save the tensor, and gathers it on
+/// each Get by an all-gather on the current stream. It keeps other tensors as
+/// they are, and checks for writes in place.
 ///
 /// It serves one forward, whose graph has no other store.
 /// \threadsafety the rank's thread only.

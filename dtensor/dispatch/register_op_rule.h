@@ -3,8 +3,8 @@
 #define CROSSHATCH_DTENSOR_DISPATCH_REGISTER_OP_RULE_H_
 
 /// \file
-/// Registers rules for a user's own ops. op_rule.h defines rules, factor_rule.h
-/// the form of nearly all of them:
+/// Registers rules for a user's own ops. dtensor/rules/op_rule.h defines rules
+/// and FactorRule, the form of nearly all of them:
 ///
 ///     RegisterOpRule(MyOp::kInfo, [](const RuleCall& call) {
 ///       return SolveFactors(call, PointwiseFactors(call, Linearity::kNone));

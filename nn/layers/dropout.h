@@ -36,12 +36,10 @@ namespace crosshatch::nn {
 /// elements.
 ///   With a batch_dim of nullopt, all calls of a step drop the same.
 /// - Rows must have one size on all ranks and in all micro-batches of a step.
-/// If
-///   batches are padded to different lengths, elements of different rows could
-///   share a draw.
-/// - A forward that is recomputed for its backward (checkpoint.h) drops the
-/// same
-///   elements again, whatever step and mode were set since.
+///   If batches are padded to different lengths, elements of different rows
+///   could share a draw.
+/// - A forward that is recomputed for its backward (activation_checkpoint.h)
+///   drops the same elements again, whatever step and mode were set since.
 class Dropout final : public Module {
  public:
   /// \param p in [0, 1], checked

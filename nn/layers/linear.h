@@ -27,7 +27,7 @@ class Linear final : public Module {
 
   /// \checks that options.in and options.out are above 0.
   explicit Linear(const LinearOptions& options);
-  /// \checks that options.in and options.out are 0
+  /// \checks that options.in and options.out are 0.
   Linear(int64_t in_features, int64_t out_features,
          const LinearOptions& options = {});
   /// Creates a layer with the weight [out, in] of another module (tied).

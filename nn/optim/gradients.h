@@ -31,10 +31,10 @@ std::vector<std::shared_ptr<Parameter>> ShareListed(
 /// Returns OK if a step can use the gradients of `parameters`: some have a
 /// gradient, none has one that is not reduced yet, and none has temporary
 /// values (Ema::SwapIn). One rank of several may have no parameters, like a
-/// pipeline stage without any. If one rank of several has no gradients of
-/// parameters that no runtime shards, it prints a warning once, because errors
-/// depend on shared facts only. With CROSSHATCH_DEBUG=replicas it also compares
-/// replicas of parameters and gradients, and all ranks must call it.
+/// pipeline stage without any. A rank that alone lacks gradients of unsharded
+/// parameters only warns, once: an error on one rank would leave the others
+/// waiting. With CROSSHATCH_DEBUG=replicas it also compares replicas of
+/// parameters and gradients, and all ranks must call it.
 ///
 /// \param what for messages: "AdamW::Step".
 /// \error kFailedPrecondition naming parameters and what to do.
