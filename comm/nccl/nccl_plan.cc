@@ -178,7 +178,9 @@ NcclCuts CutsOf(const Collective& c) {
     hash = Mixed(hash, 0);
   }
   for (const NcclStrip& strip : cuts.strips) {
-    hash = Mixed(hash, static_cast<uint64_t>(strip.runs[0]));
+    for (const int run : strip.runs) {
+      hash = Mixed(hash, static_cast<uint64_t>(run));
+    }
   }
   cuts.hash = hash == 0 ? 1 : hash;
   return cuts;

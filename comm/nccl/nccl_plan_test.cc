@@ -146,6 +146,22 @@ TEST(NcclPlanTest, StripsSkipParametersThatARankLacks) {
   EXPECT_THAT(cuts.strips[0].runs, ElementsAre(1, 0));
 }
 
+// Which run of the second list follows the first list differs by address alone.
+TEST(NcclPlanTest, HashIdentifiesTheRunsOfAStripInEveryList) {
+  const auto cuts_of = [](int64_t first, int64_t begin, int64_t end) {
+    return CutsOf(
+        AllGatherOf({At(first, 4), {At(begin, 4)[0], At(end, 4)[0]}}));
+  };
+  const NcclCuts joins_begin = cuts_of(0, 4, 12);
+  const NcclCuts joins_end = cuts_of(8, 0, 12);
+  ASSERT_EQ(joins_begin.strips.size(), 1u);
+  ASSERT_EQ(joins_end.strips.size(), 1u);
+  EXPECT_THAT(joins_begin.strips[0].runs, ElementsAre(0, 0));
+  EXPECT_THAT(joins_end.strips[0].runs, ElementsAre(0, 1));
+  EXPECT_EQ(joins_begin.runs, joins_end.runs);
+  EXPECT_NE(joins_begin.hash, joins_end.hash);
+}
+
 TEST(NcclPlanTest, RowsOfASplitColumnAreStrips) {
   const Segment left{
       .data = memory, .run_elems = 4, .runs = 3, .stride_elems = 8};
