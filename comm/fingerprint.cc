@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/comm/fingerprint.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -48,6 +49,27 @@ void ForEachCountDifference(absl::Span<const Fingerprint* const> members,
   }
 }
 
+/// Describes collectives in one message, each with its `about` in brackets
+/// unless an earlier one had the same.
+class Describer {
+ public:
+  std::string operator()(const Fingerprint& f) {
+    std::string text = Describe(f);
+    if (f.about == nullptr) return text;
+    const auto is_same = [&](const std::string* about) {
+      return *about == *f.about;
+    };
+    if (std::none_of(printed_.begin(), printed_.end(), is_same)) {
+      printed_.push_back(f.about.get());
+      absl::StrAppend(&text, " [", *f.about, "]");
+    }
+    return text;
+  }
+
+ private:
+  std::vector<const std::string*> printed_;
+};
+
 /// Builds the text of a mismatch.
 class Difference {
  public:
@@ -70,9 +92,10 @@ class Difference {
     });
     Field("root", [](const Fingerprint& f) { return absl::StrCat(f.root); });
     if (!fields_differ_) Counts();
+    Describer describe;
     for (size_t i = 0; i < members_.size() && i < kMaxMembers; ++i) {
       absl::StrAppend(&text_, "\n  rank ", world_ranks_[i], " issued ",
-                      Describe(*members_[i]), ", sends ",
+                      describe(*members_[i]), ", sends ",
                       Join(members_[i]->send), ", receives ",
                       Join(members_[i]->recv));
     }
@@ -161,12 +184,12 @@ std::string Describe(const Fingerprint& f) {
     }
     absl::StrAppend(&text, ")");
   }
-  if (f.about != nullptr) absl::StrAppend(&text, " [", *f.about, "]");
   return text;
 }
 
 std::string DescribeArrivals(absl::Span<const int> world_ranks,
                              absl::Span<const Fingerprint* const> came) {
+  Describer describe;
   std::vector<std::string> texts;
   std::vector<int> others;
   std::vector<int> missing;
@@ -177,7 +200,7 @@ std::string DescribeArrivals(absl::Span<const int> world_ranks,
       others.push_back(world_ranks[i]);
     } else {
       texts.push_back(absl::StrCat("rank ", world_ranks[i], " came to ",
-                                   Describe(*came[i])));
+                                   describe(*came[i])));
     }
   }
   if (!others.empty()) texts.push_back(DescribeRanks(others) + " came, too");

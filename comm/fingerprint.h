@@ -35,7 +35,8 @@ struct Fingerprint {
   void Assign(const Collective& collective, int64_t sequence);
 };
 
-/// Returns e.g. "all_reduce #4 'grad' (f32, sum)", with `about` in brackets.
+/// Returns e.g. "all_reduce #4 'grad' (f32, sum)". The functions below, which
+/// describe what went wrong between ranks, add `about` in brackets, once.
 std::string Describe(const Fingerprint& fingerprint);
 
 /// Returns which members of a group have come to a collective, for messages:

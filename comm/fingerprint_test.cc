@@ -71,7 +71,7 @@ TEST(Fingerprint, DescribesWhatMattersForTheKind) {
   f.kind = CollectiveKind::kBarrier;
   EXPECT_EQ(Describe(f), "barrier #0 'g'");
   f.about = std::make_shared<const std::string>("of a.weight");
-  EXPECT_EQ(Describe(f), "barrier #0 'g' [of a.weight]");
+  EXPECT_EQ(Describe(f), "barrier #0 'g'") << "a report of a death";
 }
 
 TEST(CheckAgreement, AcceptsEqualOnes) {
@@ -210,6 +210,25 @@ TEST(DescribeArrivals, NamesWhoCameToWhatAndWhoDidNotCome) {
   EXPECT_EQ(DescribeArrivals(kRanks, {&members[0], nullptr, &members[2]}),
             "rank 3 came to all_gather #7 'wq' (f32), rank 9 came to "
             "all_gather #7 'wq' (f32), rank 5 did not come");
+}
+
+TEST(DescribeArrivals, PrintsOnceWhatCollectivesAreAbout) {
+  std::vector<Fingerprint> members = AllGathers();
+  for (Fingerprint& f : members) {
+    f.about = std::make_shared<const std::string>("of a.weight");
+  }
+  EXPECT_EQ(DescribeArrivals(kRanks, {&members[0], nullptr, &members[2]}),
+            "rank 3 came to all_gather #7 'wq' (f32) [of a.weight], rank 9 "
+            "came to all_gather #7 'wq' (f32), rank 5 did not come");
+  members[2].label = "wk";
+  members[2].about = std::make_shared<const std::string>("of b.weight");
+  EXPECT_THAT(
+      Disagreement(members),
+      testing::AllOf(HasSubstr("rank 3 issued all_gather #7 'wq' (f32) [of "
+                               "a.weight], sends"),
+                     HasSubstr("rank 5 issued all_gather #7 'wq' (f32), sends"),
+                     HasSubstr("rank 9 issued all_gather #7 'wk' (f32) [of "
+                               "b.weight], sends")));
 }
 
 TEST(DescribeArrivals, OfALargeGroupNamesAFew) {

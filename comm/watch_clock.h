@@ -8,12 +8,19 @@
 #include <algorithm>
 #include <chrono>
 #include <optional>
+#include <string>
 
 #include "absl/time/time.h"
 
 namespace crosshatch::internal {
 
 using SteadyTime = std::chrono::steady_clock::time_point;
+
+/// Returns the whole milliseconds of `waited` for a message: "1.2s", "0ms".
+inline std::string FormatWait(absl::Duration waited) {
+  if (waited < absl::Milliseconds(1)) return "0ms";
+  return absl::FormatDuration(absl::Trunc(waited, absl::Milliseconds(1)));
+}
 
 /// One reading of the clock.
 struct WatchMoment {

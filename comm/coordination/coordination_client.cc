@@ -29,10 +29,6 @@ Member Bounded(Member member) {
   return member;
 }
 
-std::string Rounded(absl::Duration time) {
-  return absl::FormatDuration(absl::Trunc(time, absl::Milliseconds(1)));
-}
-
 }  // namespace
 
 CoordinationClient::CoordinationClient(Member self, ClientOptions options)
@@ -306,7 +302,8 @@ void CoordinationClient::CheckSilence() {
       silence <= options_.times.heartbeat) {
     return;
   }
-  const std::string text = absl::StrCat("no sign of it for ", Rounded(silence));
+  const std::string text =
+      absl::StrCat("no sign of it for ", internal::FormatWait(silence));
   Lose(absl::StrCat("does not answer: ", text,
                     ", as when a process is stopped or its host or network "
                     "is down"));

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "crosshatch/comm/coordination/failure_message.h"
 #include "crosshatch/comm/group_key.h"
+#include "crosshatch/comm/watch_clock.h"
 
 namespace crosshatch::coordination {
 namespace {
@@ -33,10 +34,6 @@ bool SameToken(const std::string& a, const std::string& b) {
     differs |= static_cast<unsigned char>(a[i] ^ b[i]);
   }
   return differs == 0;
-}
-
-std::string Rounded(absl::Duration time) {
-  return absl::FormatDuration(absl::Trunc(time, absl::Milliseconds(1)));
 }
 
 std::string ProcessOf(const Member& member) {
@@ -391,7 +388,8 @@ std::string CoordinatorState::Activities(absl::Time now) const {
       absl::StrAppend(&text, rank.activity);
     }
     if (!rank.answered && !rank.activity.empty()) {
-      absl::StrAppend(&text, " (", Rounded(now - rank.activity_at), " before)");
+      absl::StrAppend(&text, " (", internal::FormatWait(now - rank.activity_at),
+                      " before)");
     }
   }
   return text;
@@ -415,10 +413,10 @@ std::string CoordinatorState::LateStart(absl::Time now) const {
   for (int rank = 0; rank < self_.size(); ++rank) {
     if (!ranks_.contains(rank)) missing.push_back(rank);
   }
-  std::string text =
-      absl::StrCat(DescribeRanks(missing),
-                   missing.size() == 1 ? " has" : " have", " not come within ",
-                   Rounded(now - begin_), " of the start of ", Describe(self_));
+  std::string text = absl::StrCat(
+      DescribeRanks(missing), missing.size() == 1 ? " has" : " have",
+      " not come within ", internal::FormatWait(now - begin_),
+      " of the start of ", Describe(self_));
   if (refused_ > 0) {
     absl::StrAppend(&text, "; ", refused_,
                     refused_ == 1 ? " connection" : " connections",
@@ -434,7 +432,7 @@ CoordinatorState::Actions CoordinatorState::OnTick(absl::Time now) {
     if (rank.is_gone || now - rank.last_received <= times_.heartbeat) continue;
     OnDeath(rank,
             absl::StrCat(" does not answer: no sign of it for ",
-                         Rounded(now - rank.last_received),
+                         internal::FormatWait(now - rank.last_received),
                          ", as when a process is stopped or its host or "
                          "network is down"),
             now, actions);

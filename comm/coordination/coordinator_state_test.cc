@@ -376,6 +376,15 @@ TEST(CoordinatorStateTest, MissingRanksAreNamed) {
   EXPECT_TRUE(job.state().is_deserted());
 }
 
+TEST(CoordinatorStateTest, AnAgeOfLessThanAMillisecondHasAUnit) {
+  Job job(2);
+  job.Start();
+  job.Heartbeat(1, "in all_gather #3");
+  job.Break(1);
+  EXPECT_THAT(job.Answer(0, ""),
+              Contains(HasSubstr("in all_gather #3 (0ms before)")));
+}
+
 TEST(CoordinatorStateTest, ADeathIsReportedWithAllActivities) {
   Job job(3);
   job.Start();

@@ -24,9 +24,8 @@ absl::flat_hash_map<int, int> MembersByRank(const GroupKey& key) {
 }
 
 std::string For(JobGroup::Clock::time_point since) {
-  const auto waited = absl::FromChrono(JobGroup::Clock::now() - since);
-  return absl::StrCat(" for ", absl::FormatDuration(
-                                   absl::Trunc(waited, absl::Milliseconds(1))));
+  return absl::StrCat(
+      " for ", FormatWait(absl::FromChrono(JobGroup::Clock::now() - since)));
 }
 
 std::string FailureMessage(const FailureNotice& notice) {
