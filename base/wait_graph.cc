@@ -138,21 +138,23 @@ std::string WaitGraph::Label(AgentId agent) const {
 }
 
 std::string WaitGraph::DescribePath() const {
-  std::string text;
+  const std::string last = Label(path_.back());
+  const bool finished = agents_[path_.back()].state == State::kFinished;
+  // A rank that has finished is the cause, and the waits only lead to it.
+  std::string text = finished ? absl::StrCat(last, " has finished") : "";
+  const auto add = [&](const auto&... parts) {
+    absl::StrAppend(&text, text.empty() ? "" : "; ", parts...);
+  };
   for (size_t i = 0; i + 1 < path_.size(); ++i) {
     const Agent& agent = agents_[path_[i]];
     const std::string next = Label(path_[i + 1]);
     if (agent.state == State::kWaiting) {
-      absl::StrAppend(&text, Label(path_[i]), " waits for ", next, " in ",
-                      agent.what, "; ");
+      add(Label(path_[i]), " waits for ", next, " in ", agent.what);
     } else {
-      absl::StrAppend(&text, Label(path_[i]), " has no work until ", next,
-                      " issues some; ");
+      add(Label(path_[i]), " has no work until ", next, " issues some");
     }
   }
-  const bool finished = agents_[path_.back()].state == State::kFinished;
-  absl::StrAppend(&text, Label(path_.back()),
-                  finished ? " has finished" : " closes the cycle");
+  if (!finished) add(last, " closes the cycle");
   return text;
 }
 

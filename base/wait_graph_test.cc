@@ -68,8 +68,8 @@ TEST(WaitGraph, FinishedAgentStallsThoseThatReachIt) {
   r.graph.SetFinished(c);
   EXPECT_THAT(r.stalled, UnorderedElementsAre(a, b));
   EXPECT_EQ(r.reasons[0],
-            "rank 0 (host) waits for rank 1 (host) in gather; rank 1 (host) "
-            "waits for rank 2 (host) in sum; rank 2 (host) has finished");
+            "rank 2 (host) has finished; rank 0 (host) waits for rank 1 (host) "
+            "in gather; rank 1 (host) waits for rank 2 (host) in sum");
 }
 
 TEST(WaitGraph, IdleQueueWaitsForItsIssuer) {

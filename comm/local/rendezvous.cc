@@ -133,7 +133,7 @@ void Rendezvous::OnStall(uint32_t epoch, const std::string& reason) {
     std::lock_guard lock(mutex_);
     if (epoch_.Get() != epoch) return;
     failure = absl::FailedPreconditionError(absl::StrCat(
-        group_, " can never go on: ", DescribeMembers(), " (", reason, ")"));
+        group_, " can never go on: ", reason, " (", DescribeMembers(), ")"));
   }
   Break(failure);
 }

@@ -124,8 +124,8 @@ absl::Status ProcessGroup::Exchange(Lane& lane, std::string own) {
                          description_, " timed out after ",
                          absl::FormatDuration(job_->timeout()), ": ", members))
                    : absl::FailedPreconditionError(absl::StrCat(
-                         description_, " can never go on: ", members, " (rank ",
-                         finished, " has finished)"));
+                         description_, " can never go on: rank ", finished,
+                         " has finished (", members, ")"));
   }
   lock.unlock();
   if (!failure.ok()) job_->FailGroup(*group_, failure);
