@@ -21,7 +21,6 @@ and the median of all pairs.
 
 import argparse
 import collections
-import html
 import json
 import os
 import re
@@ -94,18 +93,31 @@ class Spent:
 
     def __init__(self, page):
         with open(page, encoding="utf-8") as stream:
-            tables = re.findall(r"<table.*?</table>", stream.read(), re.DOTALL)
-        [table] = [table for table in tables if "of the step" in table]
-        self.work = {}
-        stream = ""
-        for row in re.findall(r"<tr><td.*?</tr>", table, re.DOTALL):
-            cells = [html.unescape(re.sub(r"<[^>]+>", "", cell)).strip()
-                     for cell in re.findall(r"<td.*?</td>", row, re.DOTALL)]
-            stream = cells[0] or stream
-            self.work[stream, cells[1]] = (int(cells[2]), float(cells[3]))
-        # The rank's own thread is always busy.
-        self.step_ms = sum(ms for (stream, _), (_, ms) in self.work.items()
-                           if stream == "compute")
+            [run] = re.findall(r'<script type="application/json" id="run">(.*?)</script>',
+                               stream.read(), re.DOTALL)
+        trace = json.loads(run)["trace"]
+        self.step_ms = trace["us"] / 1e3
+        self.work = collections.defaultdict(lambda: (0, 0.0))
+        self.add("compute", "rest", 1, self.step_ms)
+        around = collections.defaultdict(list)  # By stream: the spans that have begun.
+        for span in sorted(trace["spans"], key=lambda span: (span["begin"], -span["end"])):
+            stream, what = span["row"], span["what"]
+            if what in ("op", "collective", "wait"):
+                what += f" {span['subject']}"
+            open_spans = around[stream]
+            while open_spans and open_spans[-1][0] <= span["begin"]:
+                open_spans.pop()
+            ms = (span["end"] - span["begin"]) / 1e3
+            if open_spans:
+                self.add(stream, open_spans[-1][1], 0, -ms)
+            elif stream == "compute":
+                self.add(stream, "rest", 0, -ms)
+            self.add(stream, what, 1, ms)
+            open_spans.append((span["end"], what))
+
+    def add(self, stream, what, calls, ms):
+        before = self.work[stream, what]
+        self.work[stream, what] = (before[0] + calls, before[1] + ms)
 
     def of_engine(self):
         """Returns the times of the process engine other than moving data."""

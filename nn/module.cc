@@ -44,8 +44,9 @@ std::string ClassOf(const Module& module) {
     size_t at = name.size();
     do {
       depth += name[--at] == '>' ? 1 : name[at] == '<' ? -1 : 0;
-    } while (depth > 0);
-    name.resize(at);
+    } while (depth > 0 && at > 0);
+    // An argument such as &T::operator-> has a bracket that nothing opens.
+    if (depth == 0) name.resize(at);
   }
   const size_t colon = name.rfind(':');
   return colon == std::string::npos ? name : name.substr(colon + 1);

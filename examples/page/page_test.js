@@ -10,12 +10,13 @@ const vm = require("node:vm");
 
 const script = fs.readFileSync(process.argv[2], "utf8").split(/<\/?script>/)[1];
 const page = vm.runInThisContext(`(() => {${script}
-return {html, short, ticks, bytes, lineChart, memoryChart, timeline, timesOf, timeTable};
+return {html, short, ticks, bytes, lineChart, memoryChart, timeline, timesOf, timeTable,
+        tiles};
 })()`);
 const {short, ticks, bytes} = page;
 const text = (name) => (...values) => String(page[name](...values));
-const [lineChart, memoryChart, timeline, timeTable] =
-    ["lineChart", "memoryChart", "timeline", "timeTable"].map(text);
+const [lineChart, memoryChart, timeline, timeTable, tiles] =
+    ["lineChart", "memoryChart", "timeline", "timeTable", "tiles"].map(text);
 
 function checkContains(actual, present, absent = []) {
   for (const one of present) assert.ok(actual.includes(one), `${one} in ${actual}`);
@@ -57,6 +58,13 @@ const tests = {
     assert.strictEqual(lineChart([a([])]), "");
     assert.strictEqual(lineChart([a([[1, null]])]), "");
     checkContains(lineChart([a([[4, 2]])]), ['cx="62.0"']);
+  },
+
+  tilesShowWhatIsNotFinite() {
+    const last = {step: 3, loss: null, grad_norm: null, tokens_per_s: 10, step_ms: 2,
+                  peak_bytes: {total: 1024}};
+    checkContains(tiles({computed: true, last}), ["not finite", "gradient norm"], ["0.000"]);
+    checkContains(tiles({computed: false, last}), ["1.0 KiB"], ["not finite", "loss"]);
   },
 
   memoryChartStacksTheClasses() {

@@ -185,6 +185,8 @@ void RunPage::Add(const StepMetrics& metrics) {
 std::string RunPage::DataJson(State state) const {
   Json json = Json::parse(static_json_);
   json["state"] = NameOf(state);
+  // JSON has no number for what is not finite, so null does not mean a dry run.
+  json["computed"] = last_.has_value() && last_->loss.has_value();
   json["last"] = last_.has_value() ? Json::parse(ToJson(*last_, trace_.rank))
                                    : Json(nullptr);
   Json spans = Json::array();
