@@ -116,6 +116,26 @@ TEST(LionTest, FollowsTheFormula) {
   EXPECT_EQ(optimizer.StateOf(0).step, kSteps);
 }
 
+TEST(OptimizersTest, UpdateOtherDTypesInFloat32) {
+  std::vector<float> exact;
+  for (const DType dtype : {kFloat32, kBFloat16}) {
+    Parameter p({kSize}, dtype, Initializer{});
+    p.set_name("p");
+    p.set_data(ToDType(FromValues<float>({kSize}, Values(kSize, 0)), dtype));
+    p.set_grad(ToDType(FromValues<float>({kSize}, Values(kSize, 1)), dtype));
+    Sgd optimizer({&p}, {.lr = 0.1, .momentum = 0.9});
+    ASSERT_TRUE(optimizer.Step().ok());
+    EXPECT_EQ(optimizer.StateOf(0).tensors[0].dtype(), kFloat32);
+    EXPECT_EQ(p.data().dtype(), dtype);
+    const std::vector<float> values = p.data().ToVector<float>();
+    if (dtype == kFloat32) exact = values;
+    // Start, gradient and result are rounded to 8 bits each.
+    for (size_t i = 0; i < exact.size(); ++i) {
+      EXPECT_NEAR(values[i], exact[i], 0x1p-8);
+    }
+  }
+}
+
 TEST(OptimizersTest, HaveGroups) {
   const auto weight = MakeParameter("a.weight", std::vector<float>{1});
   const auto bias = MakeParameter("a.bias", std::vector<float>{1});
