@@ -264,8 +264,10 @@ absl::StatusOr<StateDict> CombinedState::StateToFill(
   }
   for (const auto& [name, names] : by_part) {
     if (options_.allow_unexpected) break;
-    errors.push_back(absl::StrCat("\"", name, "\" with ", names.size(),
-                                  " entries was kept, and is no part here"));
+    errors.push_back(absl::StrCat("the checkpoint has a part \"", name, "\" (",
+                                  names.size(),
+                                  names.size() == 1 ? " entry" : " entries",
+                                  ") that this CombinedState lacks"));
   }
   if (errors.empty()) return state;
   return absl::InvalidArgumentError(absl::StrJoin(errors, "; "));

@@ -91,7 +91,8 @@ TEST(CombinedStateTest, ReportsMismatchesOfAllParts) {
   EXPECT_THAT(message, HasSubstr("\"user\": "));
   EXPECT_THAT(message, HasSubstr("1 missing (step)"));
   EXPECT_THAT(message,
-              HasSubstr("\"model\" with 1 entries was kept, and is no part"));
+              HasSubstr("the checkpoint has a part \"model\" (1 entry) "
+                        "that this CombinedState lacks"));
 }
 
 TEST(CombinedStateTest, RestoresInPartWhereAllowed) {

@@ -218,6 +218,11 @@ absl::StatusOr<Layout> Layout::Of(
       dims[dim].axes.push_back(axis);
     }
     if (dim < options.units.size()) dims[dim].unit = options.units[dim];
+    if (dims[dim].axes.empty() && dims[dim].unit != 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("layout: unit ", dims[dim].unit, " of dim ", dim,
+                       ", which no axis splits: give it unit 1"));
+    }
   }
   Partials partials(mesh.ndim());
   for (const LayoutOptions::PartialAxis& partial : options.partial) {
@@ -548,7 +553,14 @@ bool Layout::ValuesEqual(const Layout& a, const Layout& b) {
 
 const Layout& LayoutSpec::Of(const char* what, const MeshLayout& mesh,
                              int ndim) const {
-  if (layout_ != nullptr) return *layout_;
+  if (layout_ != nullptr) {
+    CH_CHECK_EQ(layout_->ndim(), ndim)
+        << what << ": the layout " << layout_->ToStringByDim() << " has "
+        << layout_->ndim() << (layout_->ndim() == 1 ? " dim" : " dims")
+        << ", the tensor " << ndim
+        << ": give one list of axes per dim, {} for a whole one";
+    return *layout_;
+  }
   absl::StatusOr<Layout> layout =
       Layout::FromPlacements(mesh, ndim, placements_);
   CH_CHECK_OK(layout.status())

@@ -213,6 +213,16 @@ TEST(LayoutTest, AxisNamesThatAreWrongAreNamed) {
             "in sum: list each axis once");
   EXPECT_EQ(error({{"a"}}, {.units = {2, 2}}),
             "layout: 2 units for 1 dims: give one unit for each dim");
+  EXPECT_EQ(error({{"a"}, {}}, {.units = {1, 64}}),
+            "layout: unit 64 of dim 1, which no axis splits: give it unit 1");
+}
+
+TEST(LayoutDeathTest, OfAnotherNumberOfDimsIsNamed) {
+  const MeshLayout mesh = Mesh({2, 3});
+  const Layout rows = Layout::Of(mesh, {{"a"}}).value();
+  EXPECT_DEATH(LayoutSpec(rows).Of("DistributeTensor", mesh, 2),
+               "DistributeTensor: the layout .a. has 1 dim, the tensor 2: give "
+               "one list of axes per dim, .. for a whole one");
 }
 
 TEST(LayoutTest, PrintsPyTorchsNotation) {
