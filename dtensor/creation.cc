@@ -32,9 +32,6 @@ Tensor Make(const char* what, ShapeView sizes, const DeviceMesh& mesh,
   CH_CHECK(layout.mesh() == mesh.layout())
       << what << ": the layout " << layout.ToString() << " is on "
       << layout.mesh().ToString() << ", the mesh is " << mesh.ToString();
-  CH_CHECK(layout.ndim() == static_cast<int>(sizes.size()))
-      << what << " of sizes " << ToString(sizes) << " in the layout "
-      << layout.ToString() << " of " << layout.ndim() << " dims";
   for (const int64_t size : sizes) {
     CH_CHECK_GE(size, 0) << what << " of sizes " << ToString(sizes);
   }

@@ -187,7 +187,7 @@ TEST(DTensorDropout, DrawsAnewEachStep) {
 
 TEST(DTensorCreationDeathTest, RefusesLayoutsThatDoNotFit) {
   ExpectDeathOn(
-      {2}, "Full of sizes \\[4\\] in the layout \\[R\\] of 2 dims",
+      {2}, "Full: the layout .. .. has 2 dims, the tensor 1: give",
       [](const DeviceMesh& mesh) { Zeros({4}, mesh, Whole(mesh, 2)); });
 }
 

@@ -223,7 +223,21 @@ TEST(DTensorExtensionsTest, RefusesParametersOfOtherMeshes) {
     const Tensor on_fsdp = DistributeTensor(
         full, fsdp, Layout::Replicated(fsdp.layout(), 1).WithShard(0, 0));
     CH_EXPECT_THAT(message(on_fsdp),
-                   HasSubstr("distributed over the axis \"fsdp\" already"));
+                   HasSubstr("distributed over the axis \"fsdp\" already; pass "
+                             "mesh.Slice(\"tp\") to FullyShard"));
+    const auto with_tp = [&](const DeviceMesh& fsdp_mesh,
+                             const Tensor& parameter) {
+      return std::string(
+          Extensions().Chunk(parameter, fsdp_mesh, 0).status().message());
+    };
+    CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
+    const Tensor on_tp = DistributeTensor(
+        full, tp, Layout::Replicated(tp.layout(), 1).WithShard(0, 0));
+    for (const DeviceMesh& wrong : {mesh, tp}) {
+      CH_EXPECT_THAT(with_tp(wrong, on_tp),
+                     HasSubstr("distributed over the axis \"tp\" already; pass "
+                               "mesh.Slice(\"fsdp\") to FullyShard"));
+    }
     CH_ASSIGN_OR_RETURN(const DeviceMesh other,
                         InitDeviceMesh(mesh.world(), {{"other", 2}}));
     const Tensor elsewhere =

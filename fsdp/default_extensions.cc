@@ -175,6 +175,21 @@ absl::StatusOr<DeviceMesh> WithoutUnusedAxes(const DeviceMesh& whole,
   return whole.Slice(names);
 }
 
+// Returns advice to shard over an axis that `inner` lacks, of `fsdp_mesh` or
+// else of its root.
+std::string AdviceOfMesh(const DeviceMesh& fsdp_mesh, const MeshLayout& inner) {
+  for (const DeviceMesh& mesh : {fsdp_mesh, fsdp_mesh.root()}) {
+    for (const std::string& name : mesh.axis_names()) {
+      if (inner.AxisIndex(name).ok()) continue;
+      return absl::StrCat("; pass mesh.Slice(\"", name,
+                          "\") to FullyShard, or return it from "
+                          "FullyShardOptions::mesh_of for single parameters "
+                          "(experts)");
+    }
+  }
+  return {};
+}
+
 absl::StatusOr<ShardedForm> ChunkBeneath(const Tensor& parameter,
                                          const DeviceMesh& fsdp_mesh, int dim) {
   const DeviceMesh root = fsdp_mesh.root();
@@ -192,9 +207,8 @@ absl::StatusOr<ShardedForm> ChunkBeneath(const Tensor& parameter,
     for (const std::string& axis : fsdp_mesh.axis_names()) {
       if (inner.mesh().AxisIndex(axis).ok()) {
         return absl::FailedPreconditionError(
-            absl::StrCat("is distributed over the axis \"", axis,
-                         "\" already; FullyShardOptions::mesh_of gives single "
-                         "parameters (experts) a mesh without it"));
+            absl::StrCat("is distributed over the axis \"", axis, "\" already",
+                         AdviceOfMesh(fsdp_mesh, inner.mesh())));
       }
     }
     if (!inner.sharding(dim).cuts.empty()) {
