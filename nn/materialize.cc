@@ -4,11 +4,14 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
@@ -19,40 +22,62 @@
 namespace crosshatch::nn {
 namespace {
 
-// Describes the parameters of one mesh and their initializers. All ranks of the
-// mesh must return equal text.
-std::string Describe(absl::Span<Parameter* const> parameters,
-                     const DeviceMesh& mesh,
-                     const MaterializeOptions& options) {
-  int count = 0;
-  uint64_t hash = 0;
+// Describes the parameters of one mesh and their initializers, a line each. All
+// ranks of the mesh must return equal lines.
+std::vector<std::string> Describe(absl::Span<Parameter* const> parameters,
+                                  const DeviceMesh& mesh) {
+  std::vector<std::string> lines;
   for (const Parameter* parameter : parameters) {
     const Tensor& data = parameter->data();
     if (!data.is_distributed() || MeshOf(data) != mesh) continue;
-    ++count;
     const Initializer& by = parameter->initializer();
-    hash = RandomKeyOf(
-        hash,
-        absl::StrCat(parameter->name(), " ", ToString(data.sizes()), " ",
-                     LayoutOf(data).ToStringByDim(), " ",
-                     static_cast<int>(by.kind), " ", by.stddev, " ", by.mean,
-                     " ", by.low, " ", by.high, " ", static_cast<int>(by.fan)));
+    lines.push_back(absl::StrCat(parameter->name(), " ", ToString(data.sizes()),
+                                 " ", LayoutOf(data).ToStringByDim(),
+                                 " (initializer ", static_cast<int>(by.kind),
+                                 ", stddev ", by.stddev, ", mean ", by.mean,
+                                 ", low ", by.low, ", high ", by.high, ", fan ",
+                                 static_cast<int>(by.fan), ")"));
   }
-  return absl::StrCat("seed ", options.seed, " for ", count,
-                      " parameters (hash ", absl::Hex(hash), ")");
+  return lines;
+}
+
+// Returns the first line that differs between the texts, from each of them.
+std::pair<std::string, std::string> FirstDifference(const std::string& first,
+                                                    const std::string& other) {
+  const std::vector<std::string> a = absl::StrSplit(first, '\n');
+  const std::vector<std::string> b = absl::StrSplit(other, '\n');
+  size_t i = 0;
+  while (i + 1 < std::min(a.size(), b.size()) && a[i] == b[i]) ++i;
+  return {a[i], b[i]};
 }
 
 // Compares the descriptions of all ranks, since each rank fills only its own
 // elements and nothing else would reveal different models.
-absl::Status CompareOnMesh(const DeviceMesh& mesh, const std::string& here) {
-  CH_ASSIGN_OR_RETURN(const std::optional<RankDifference> differ,
-                      FindRankDifference(mesh, here, "Materialize"));
+absl::Status CompareOnMesh(const DeviceMesh& mesh,
+                           const std::vector<std::string>& lines,
+                           uint64_t seed) {
+  uint64_t hash = 0;
+  for (const std::string& line : lines) hash = RandomKeyOf(hash, line);
+  const std::string summary =
+      absl::StrCat("seed ", seed, " for ", lines.size(), " parameters");
+  CH_ASSIGN_OR_RETURN(
+      std::optional<RankDifference> differ,
+      FindRankDifference(mesh,
+                         absl::StrCat(summary, " (hash ", absl::Hex(hash), ")"),
+                         "Materialize"));
   if (!differ.has_value()) return absl::OkStatus();
+  // All ranks know that some differ, so only then do they exchange the lines.
+  CH_ASSIGN_OR_RETURN(
+      differ, FindRankDifference(
+                  mesh, absl::StrCat(summary, "\n", absl::StrJoin(lines, "\n")),
+                  "Materialize"));
+  const auto [first, other] = FirstDifference(differ->first, differ->other);
   return absl::InvalidArgumentError(absl::StrCat(
-      "Materialize: ranks make different models: ", differ->first, " on rank ",
-      differ->first_rank, ", ", differ->other, " on rank ", differ->other_rank,
-      "; every rank takes the same seed and builds the same modules in the "
-      "same order"));
+      "Materialize: ranks make different models or shard them differently: ",
+      first, " on rank ", differ->first_rank, ", ", other, " on rank ",
+      differ->other_rank,
+      "; every rank takes the same seed, builds the same modules in the same "
+      "order, and shards them with the same options"));
 }
 
 absl::Status CompareRanks(absl::Span<Parameter* const> parameters,
@@ -64,7 +89,7 @@ absl::Status CompareRanks(absl::Span<Parameter* const> parameters,
     if (std::find(meshes.begin(), meshes.end(), mesh) != meshes.end()) continue;
     meshes.push_back(mesh);
     CH_RETURN_IF_ERROR(
-        CompareOnMesh(mesh, Describe(parameters, mesh, options)));
+        CompareOnMesh(mesh, Describe(parameters, mesh), options.seed));
   }
   return absl::OkStatus();
 }

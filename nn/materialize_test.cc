@@ -103,6 +103,31 @@ TEST(MaterializeTest, RefusesPartialSums) {
   });
 }
 
+TEST(MaterializeTest, NamesTheFirstParameterThatDiffersBetweenRanks) {
+  OnMesh({{"fsdp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
+    const auto make = [&](const std::string& name, int64_t size) {
+      auto parameter = Named(name, {size}, Normal());
+      parameter->set_data(MakeDTensor(Deferred({size}, kFloat32, name), mesh,
+                                      Layout::Replicated(mesh.layout(), 1),
+                                      Shape{size}));
+      return parameter;
+    };
+    const int64_t here = *mesh.index(0) == 0 ? 2 : 3;
+    const auto equal = make("equal", 2);
+    const auto differs = make("differs", here);
+    const auto later = make("later", here);
+    const absl::Status made =
+        Materialize({equal.get(), differs.get(), later.get()}, {});
+    CH_EXPECT_TRUE(absl::IsInvalidArgument(made)) << made;
+    CH_EXPECT_THAT(
+        std::string(made.message()),
+        testing::AllOf(HasSubstr("shard them differently: differs [2] "),
+                       HasSubstr(" on rank 0, differs [3] "),
+                       testing::Not(HasSubstr("later"))));
+    return absl::OkStatus();
+  });
+}
+
 TEST(MaterializeTest, ADryRunAccountsTheSame) {
   const absl::Status status = RunFake({}, [](World&) {
     const auto parameter = Named("w", {10, 10}, Normal());
