@@ -432,12 +432,18 @@ TEST(ShardedModuleTest, ReducesGradientsOfAnEarlierBackward) {
             CH_RETURN_IF_ERROR(reduce(false));
             CH_RETURN_IF_ERROR(
                 Backward(Sum(model.Forward(BatchOf(rank, 4, 5)))));
+            for (nn::Parameter* p : model.Parameters()) {
+              CH_EXPECT_EQ(p->gradient_is_pending(), true) << p->name();
+            }
             CH_RETURN_IF_ERROR(reduce(true));
             freeze(model);
             CH_RETURN_IF_ERROR(Backward(later(model, BatchOf(rank, 4, 6))));
             CH_EXPECT_EQ(FullGradients(model), expected)
                 << "frozen " << freezes << ", within replicas "
                 << within_replicas;
+            for (nn::Parameter* p : model.Parameters()) {
+              CH_EXPECT_EQ(p->gradient_is_pending(), false) << p->name();
+            }
             for (nn::Parameter* p : model.Parameters()) p->set_grad(Tensor());
             CH_EXPECT_EQ(
                 RankContext::Current()
@@ -471,6 +477,9 @@ TEST(ShardedModuleTest, AHandleOutlivesTheTreeItIsOf) {
         CH_RETURN_IF_ERROR(ShareCommContext({&model}));  // Another tree.
         handle.Wait();
         CH_EXPECT_EQ(FullGradients(model), FullGradients(dense));
+        for (nn::Parameter* p : model.Parameters()) {
+          CH_EXPECT_EQ(p->gradient_is_pending(), false) << p->name();
+        }
         return absl::OkStatus();
       },
       5);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// Invariants of an iteration under every combination of settings.
+/// Invariants of an iteration under every combination of settings, and what is
+/// left of it after a reset.
 
 #include <map>
 #include <string>
@@ -104,6 +105,36 @@ TEST(IterationTest, KeepsItsInvariantsWithEverySetting) {
               const Weights gradients = FullGradients(model);
               if (bits == 0) expected = gradients;
               if (!bit(6)) CH_EXPECT_TRUE(gradients == expected) << bits;
+            }
+            return absl::OkStatus();
+          });
+}
+
+TEST(IterationTest, AResetDropsGradientsThatReplicasHaveNotSummed) {
+  OnRanks({{"replicate", 2}, {"fsdp", 2}},
+          [&](const DeviceMesh& mesh, LineSink& log) -> absl::Status {
+            TestModel model(2, 5, 7, 3);
+            model.FillWithIntegers();
+            CH_RETURN_IF_ERROR(ShardAll(model, mesh, Summing()));
+            CH_ASSIGN_OR_RETURN(ShardedModule root, ShardedModule::Of(model));
+            Job job{model, mesh, root, log};
+            const auto all_reduce = [&](bool on) {
+              return Configure(
+                  model, [&](Settings& s) { s.requires_all_reduce = on; });
+            };
+            CH_RETURN_IF_ERROR(all_reduce(false));
+            CH_RETURN_IF_ERROR(Step(job));
+            root.ResetIteration();
+            CH_RETURN_IF_ERROR(all_reduce(true));
+            const auto first = model.blocks()[0]->Parameters();
+            for (nn::Parameter* p : first) {
+              CH_EXPECT_EQ(p->gradient_is_pending(), false) << p->name();
+              p->set_requires_grad(false);
+            }
+            CH_RETURN_IF_ERROR(Step(job));
+            for (nn::Parameter* p : first) {
+              CH_EXPECT_EQ(p->gradient_is_pending(), false) << p->name();
+              CH_EXPECT_EQ(p->grad().defined(), false) << p->name();
             }
             return absl::OkStatus();
           });
