@@ -142,9 +142,15 @@ absl::Status AsyncCheckpointer::Begin(
     CH_RETURN_IF_ERROR(state.status());
     return SaveCheckpoint(world_, *state, dir);
   }
+  const bool is_late = device_is_late_ && !device_copied_.state()->reached();
+  const absl::StatusOr<nn::StateDict> late = absl::DeadlineExceededError(
+      absl::StrCat("the device still copies the state for the save before, "
+                   "which was abandoned after ",
+                   absl::FormatDuration(options_.timeout)));
+  // Prepare would wait for the device without limit.
   CH_ASSIGN_OR_RETURN(
       job_, SaveJob::Prepare(
-                world_, state, dir,
+                world_, is_late ? late : state, dir,
                 {.overwrite = overwrite,
                  .use_fallback_directory = options_.use_fallback_directory,
                  .union_of_ranks = options_.union_of_ranks,
@@ -231,8 +237,8 @@ std::vector<AsyncCheckpointer::Copy> AsyncCheckpointer::BeginCopies() {
   }
   // Not a host function: none runs after an error of the device.
   device_copied_ = side.Record();
-  device_deadline_ = std::chrono::steady_clock::now() +
-                     absl::ToChronoNanoseconds(options_.timeout);
+  device_deadline_ =
+      std::chrono::steady_clock::now() + WaitTime(options_.timeout);
   device_is_late_ = false;
   return copies;
 }
@@ -291,7 +297,9 @@ void AsyncCheckpointer::PlanWork(const std::vector<Copy>& copies) {
 }
 
 void AsyncCheckpointer::AwaitDevice() {
-  constexpr std::chrono::milliseconds kPollInterval(20);
+  // Small copies take less than a millisecond, and a rank may wait for them.
+  std::chrono::microseconds poll_interval(100);
+  constexpr std::chrono::microseconds kLongestPollInterval(20'000);
   Event::State* const copied = device_copied_.state();
   // On a poisoned rank the stream may have no thread.
   while (copied != nullptr && !copied->reached() &&
@@ -300,7 +308,8 @@ void AsyncCheckpointer::AwaitDevice() {
       device_is_late_ = true;
       return;
     }
-    std::this_thread::sleep_for(kPollInterval);
+    std::this_thread::sleep_for(poll_interval);
+    poll_interval = std::min(2 * poll_interval, kLongestPollInterval);
   }
 }
 

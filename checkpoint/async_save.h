@@ -207,7 +207,8 @@ class AsyncCheckpointer {
   /// Ready when the device has copied its pieces.
   Event device_copied_;
   std::chrono::steady_clock::time_point device_deadline_;
-  /// Whether AwaitDevice has given up, after which the state may change.
+  /// Whether AwaitDevice has given up, after which the state may change. No
+  /// save begins until the device has made the copies.
   std::atomic<bool> device_is_late_ = false;
   /// Parts: num_copies_ copies, the beginning of the file, then the writes. If
   /// the writing thread did not start: the report of that.

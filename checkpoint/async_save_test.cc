@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -26,6 +27,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "crosshatch/base/error_context.h"
+#include "crosshatch/base/event_sink.h"
 #include "crosshatch/base/process_scopes_testutil.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/checkpoint.h"
@@ -36,9 +38,11 @@
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/state_dict.h"
+#include "crosshatch/tensor/allocator.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/tensor/stream.h"
 #include "crosshatch/testing/ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -153,6 +157,9 @@ TEST(AsyncSaveTest, SavesTheValuesAtItsBegin) {
       float* data = state.Get<Tensor>(name)->data<float>();
       std::fill(data, data + 35, 2.0f);
     }
+    CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> all,
+                        AllRanks(world));
+    CH_RETURN_IF_ERROR(all->Exchange("", "before the disk opens").status());
     files.Open();
     CH_RETURN_IF_ERROR(saver.Wait());
     CH_RETURN_IF_ERROR(ExpectHolds(world, dir, 1));
@@ -361,6 +368,69 @@ TEST(AsyncSaveTest, WaitsNoLongerThanItMay) {
     }
     const absl::Status status = saver.Wait();
     CH_EXPECT_FALSE(status.ok());
+    return absl::OkStatus();
+  });
+  EXPECT_FALSE(fs::exists(dir));
+}
+
+/// Holds the device's copies of a rank's saves. A save allocates host memory
+/// for them after it has waited for all streams.
+class HeldCopies final : public EventSink {
+ public:
+  explicit HeldCopies(World& world) : context_(world.context()) {
+    context_.host_allocator().set_sink(this, /*of_host=*/true);
+  }
+  ~HeldCopies() override { context_.host_allocator().set_sink(nullptr); }
+
+  void Write(const LogEvent& event) override {
+    if (event.kind != EventKind::kAllocate || event.where == nullptr ||
+        *event.where != "checkpoint") {
+      return;
+    }
+    context_.SideStream("checkpoint")
+        .LaunchHost([opened = opened_](KernelContext&) { opened.wait(); });
+  }
+
+  /// Lets all copies begin. Must be called once.
+  void Open() { open_.set_value(); }
+
+ private:
+  RankContext& context_;
+  std::promise<void> open_;
+  const std::shared_future<void> opened_ = open_.get_future().share();
+};
+
+TEST(AsyncSaveTest, MayWaitForever) {
+  const std::string dir = FreshDir("async_forever");
+  RunRanks(2, [&](World& world) -> absl::Status {
+    HeldCopies copies(world);
+    AsyncCheckpointer saver(world, {.timeout = absl::InfiniteDuration()});
+    const absl::Status begun = saver.Save(StateOf(1), dir);
+    absl::Status polled;
+    // A deadline in the past would end the save by then.
+    for (int i = 0; i < 100 && polled.ok(); ++i) polled = saver.Poll();
+    copies.Open();
+    CH_RETURN_IF_ERROR(begun);
+    CH_RETURN_IF_ERROR(polled);
+    CH_RETURN_IF_ERROR(saver.Wait());
+    return ExpectHolds(world, dir, 1);
+  });
+}
+
+TEST(AsyncSaveTest, NoSaveBeginsWhileTheDeviceCopiesForAnAbandonedOne) {
+  const std::string dir = FreshDir("async_late");
+  RunRanks(2, [&](World& world) -> absl::Status {
+    if (world.device().is_cpu()) return absl::OkStatus();  // The host copies.
+    HeldCopies copies(world);
+    AsyncCheckpointer saver(world, {.timeout = absl::Milliseconds(20)});
+    const absl::Status begun = saver.Save(StateOf(1), dir);
+    const absl::Status first = saver.Wait();
+    const absl::Status second = saver.Save(StateOf(1), dir);
+    copies.Open();
+    CH_RETURN_IF_ERROR(begun);
+    EXPECT_TRUE(absl::IsDeadlineExceeded(first)) << first;
+    EXPECT_TRUE(absl::IsDeadlineExceeded(second)) << second;
+    EXPECT_THAT(second.message(), HasSubstr("the device still copies"));
     return absl::OkStatus();
   });
   EXPECT_FALSE(fs::exists(dir));

@@ -21,7 +21,6 @@
 #include "crosshatch/comm/nccl/run_nccl_testutil.h"
 #include "crosshatch/comm/on_cuda_testutil.h"
 #include "crosshatch/comm/world.h"
-#include "crosshatch/emulation/cuda_runtime.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/index.h"
