@@ -23,6 +23,7 @@ namespace crosshatch::coordination {
 namespace {
 
 constexpr size_t kLengthBytes = 4;
+constexpr size_t kMostReceivedAtOnce = size_t{64} << 10;
 
 struct Address {
   sockaddr_storage storage = {};
@@ -123,6 +124,11 @@ File& File::operator=(File&& other) noexcept {
   return *this;
 }
 
+Connection::Connection(File socket, size_t most)
+    : socket_(std::move(socket)), most_(most) {
+  SetOption(socket_, IPPROTO_TCP, TCP_NODELAY);
+}
+
 void Connection::Send(const google::protobuf::MessageLite& message) {
   const std::string bytes = message.SerializeAsString();
   for (size_t i = 0; i < kLengthBytes; ++i) {
@@ -146,28 +152,34 @@ void Connection::Flush() {
   queued_.erase(0, sent);
 }
 
-bool Connection::Receive(size_t most,
-                         absl::FunctionRef<void(absl::string_view)> take) {
+bool Connection::Receive(absl::FunctionRef<bool(absl::string_view)> take) {
   char buffer[1 << 14];
-  while (true) {
+  has_more_ = false;
+  for (size_t all = 0; all < kMostReceivedAtOnce;) {
     const ssize_t count = recv(fd(), buffer, sizeof buffer, 0);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0 && errno == EAGAIN) return true;
     if (count <= 0) return false;
     received_.append(buffer, static_cast<size_t>(count));
+    all += static_cast<size_t>(count);
     size_t begin = 0;
-    while (received_.size() - begin >= kLengthBytes) {
+    bool goes_on = true;
+    while (goes_on && received_.size() - begin >= kLengthBytes) {
       size_t length = 0;
       for (size_t i = 0; i < kLengthBytes; ++i) {
         length = length << 8 | static_cast<unsigned char>(received_[begin + i]);
       }
-      if (length > most) return false;
+      if (length > most_) return false;
       if (received_.size() - begin < kLengthBytes + length) break;
-      take(absl::string_view(received_).substr(begin + kLengthBytes, length));
+      goes_on = take(
+          absl::string_view(received_).substr(begin + kLengthBytes, length));
       begin += kLengthBytes + length;
     }
     received_.erase(0, begin);
+    if (!goes_on) break;
   }
+  has_more_ = true;
+  return true;
 }
 
 absl::StatusOr<std::vector<File>> Listen(const std::string& host, int& port) {
@@ -208,7 +220,6 @@ absl::StatusOr<File> Dial(const std::string& host, int port,
         const absl::Time until =
             std::min(deadline, absl::Now() + absl::Seconds(5));
         if (!Connects(socket, address, until)) continue;
-        SetOption(socket, IPPROTO_TCP, TCP_NODELAY);
         return socket;
       }
     }

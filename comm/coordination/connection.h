@@ -38,24 +38,32 @@ class File {
 /// \threadsafety one thread at a time.
 class Connection {
  public:
-  explicit Connection(File socket) : socket_(std::move(socket)) {}
+  /// \param most bytes of a message that is received.
+  explicit Connection(File socket, size_t most = kMostMessageBytes);
 
   int fd() const { return socket_.fd(); }
   /// Queues `message` and sends what the socket takes.
   void Send(const google::protobuf::MessageLite& message);
+  /// Sets how many bytes the messages to come may have.
+  void set_most(size_t most) { most_ = most; }
   /// Sends more of what is queued.
   void Flush();
   bool has_queued() const { return !queued_.empty(); }
-  /// Receives all that has come, and calls `take` with each message.
-  /// \param most bytes of a message.
+  /// Receives what has come, and calls `take` with each message until it
+  /// returns false because the connection is to be closed. Receives a bounded
+  /// number of bytes, so that no sender keeps the thread.
   /// \returns whether the connection lasts: the other end has neither closed it
-  ///     nor sent a longer message.
-  bool Receive(size_t most, absl::FunctionRef<void(absl::string_view)> take);
+  ///     nor sent a message that is too long.
+  bool Receive(absl::FunctionRef<bool(absl::string_view)> take);
+  /// Whether the last Receive has left something, which may be nothing.
+  bool has_more() const { return has_more_; }
 
  private:
   File socket_;
   std::string queued_;
   std::string received_;
+  size_t most_;
+  bool has_more_ = false;
 };
 
 /// Listens on all addresses of `host`, and on no other.

@@ -133,14 +133,13 @@ absl::Time CoordinationClient::Now() {
 void CoordinationClient::Receive() {
   if (is_broken_) return;
   connection_->Flush();
-  is_broken_ =
-      !connection_->Receive(kMostMessageBytes, [this](absl::string_view bytes) {
-        ServerMessage message;
-        if (message.ParseFromArray(bytes.data(),
-                                   static_cast<int>(bytes.size()))) {
-          Received(message);
-        }
-      });
+  is_broken_ = !connection_->Receive([this](absl::string_view bytes) {
+    ServerMessage message;
+    if (message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+      Received(message);
+    }
+    return true;
+  });
   if (is_broken_ && num_received_ > 0) Lose("died: its connection ended");
 }
 

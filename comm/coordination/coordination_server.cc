@@ -53,6 +53,9 @@ absl::Status AllowConnections(int ranks) {
 constexpr int64_t kEnd = -1;
 constexpr int64_t kFirstListener = -2;  // The next one is -3.
 
+/// Events of clients come once for each change.
+constexpr uint32_t kClientEvents = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
+
 }  // namespace
 
 CoordinationServer::CoordinationServer(const Member& self, std::string token,
@@ -73,10 +76,11 @@ absl::StatusOr<std::unique_ptr<CoordinationServer>> CoordinationServer::Start(
   CoordinationServer& s = *server;
   s.port_ = port;
   CH_ASSIGN_OR_RETURN(s.listeners_, Listen(host, s.port_));
-  CH_RETURN_IF_ERROR(s.Watch(s.end_, kEnd, EPOLLIN));
+  CH_RETURN_IF_ERROR(s.Watch(s.end_.fd(), kEnd, EPOLLIN, EPOLL_CTL_ADD));
   for (size_t i = 0; i < s.listeners_.size(); ++i) {
-    CH_RETURN_IF_ERROR(s.Watch(s.listeners_[i],
-                               kFirstListener - static_cast<Peer>(i), EPOLLIN));
+    CH_RETURN_IF_ERROR(s.Watch(s.listeners_[i].fd(),
+                               kFirstListener - static_cast<Peer>(i), EPOLLIN,
+                               EPOLL_CTL_ADD));
   }
   CH_ASSIGN_OR_RETURN(
       s.thread_, StartThread("the coordinator's thread", [&s] { s.Run(); }));
@@ -89,12 +93,12 @@ CoordinationServer::~CoordinationServer() {
   if (thread_.joinable()) thread_.join();
 }
 
-absl::Status CoordinationServer::Watch(const File& file, Peer peer,
-                                       uint32_t events) {
+absl::Status CoordinationServer::Watch(int fd, Peer peer, uint32_t events,
+                                       int operation) {
   epoll_event event = {};
   event.events = events;
   event.data.u64 = static_cast<uint64_t>(peer);
-  if (epoll_ctl(events_.fd(), EPOLL_CTL_ADD, file.fd(), &event) == 0) {
+  if (epoll_ctl(events_.fd(), operation, fd, &event) == 0) {
     return absl::OkStatus();
   }
   return absl::ResourceExhaustedError(
@@ -156,36 +160,39 @@ void CoordinationServer::AcceptFrom(const File& listener) {
       return;
     }
     const Peer peer = next_peer_++;
-    // Events come once for each change.
-    if (!Watch(socket, peer, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET).ok()) {
-      return;
-    }
+    if (!Watch(socket.fd(), peer, kClientEvents, EPOLL_CTL_ADD).ok()) return;
     if (strangers_.size() == kMostStrangers) Close(strangers_.begin()->first);
     strangers_[peer] = now_;
-    const auto [client, is_new] =
-        clients_.emplace(peer, Client{Connection(std::move(socket))});
+    const auto [client, is_new] = clients_.emplace(
+        peer, Client{Connection(std::move(socket), kMostRegistrationBytes)});
     Receive(peer, client->second);
   }
 }
 
 void CoordinationServer::Receive(Peer peer, Client& client) {
-  const bool lasts = client.connection.Receive(
-      client.is_registered ? kMostMessageBytes : kMostRegistrationBytes,
-      [&](absl::string_view bytes) {
-        ClientMessage message;
-        if (client.is_closing) return;
-        if (!message.ParseFromArray(bytes.data(),
-                                    static_cast<int>(bytes.size()))) {
-          client.is_closing = true;
-          return;
-        }
-        client.is_registered = true;
-        strangers_.erase(peer);
-        Do(state_.OnMessage(peer, message, now_));
-      });
-  if (!lasts || (client.is_closing && !client.connection.has_queued())) {
-    Close(peer);
+  bool lasts = true;
+  if (!client.is_closing) {
+    bool is_message = true;
+    lasts = client.connection.Receive([&](absl::string_view bytes) {
+      ClientMessage message;
+      is_message =
+          message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
+      if (!is_message) return false;
+      Do(state_.OnMessage(peer, message, now_));
+      if (client.is_closing) return false;
+      client.connection.set_most(kMostMessageBytes);
+      strangers_.erase(peer);
+      return true;
+    }) && is_message;
   }
+  if (client.is_closing) {
+    lasts = lasts && client.connection.has_queued();
+  } else if (lasts && client.connection.has_more()) {
+    // The others come first.
+    lasts =
+        Watch(client.connection.fd(), peer, kClientEvents, EPOLL_CTL_MOD).ok();
+  }
+  if (!lasts) Close(peer);
 }
 
 void CoordinationServer::Close(Peer peer) {

@@ -46,14 +46,16 @@ class CoordinationServer {
 
   struct Client {
     Connection connection;
-    bool is_registered = false;
-    bool is_closing = false;  ///< Ends once all queued messages are sent.
+    /// Was refused. Is not received from, and ends once all queued messages
+    /// are sent.
+    bool is_closing = false;
   };
 
   CoordinationServer(const Member& self, std::string token,
                      CoordinationTimes times);
-  /// Reports events of `file` as `peer`.
-  absl::Status Watch(const File& file, Peer peer, uint32_t events);
+  /// Reports events of `fd` as `peer`.
+  /// \param operation of epoll; EPOLL_CTL_MOD reports again what has come.
+  absl::Status Watch(int fd, Peer peer, uint32_t events, int operation);
   void Run();
   void AcceptFrom(const File& listener);
   void Receive(Peer peer, Client& client);

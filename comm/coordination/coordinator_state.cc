@@ -273,6 +273,11 @@ void CoordinatorState::OnGather(int rank, const Gather& gather, absl::Time now,
   const auto fail = [&](absl::Status error) {
     QueryAll({.of_group = true, .error = std::move(error)}, now, actions);
   };
+  if (blobs_.contains(rank)) {
+    return fail(absl::FailedPreconditionError(
+        absl::StrCat("rank ", rank, " gathers '", gather.name(),
+                     "' while it waits for the others' '", gather_name_, "'")));
+  }
   if (blobs_.empty()) {
     gather_name_ = gather.name();
     gather_timeout_ = absl::Milliseconds(gather.timeout_ms());

@@ -229,6 +229,19 @@ TEST(CoordinatorStateTest, GathersThatDifferFailTheJob) {
               Contains("10 failure rank 0 gathers 'h' and rank 1 'g'"));
 }
 
+TEST(CoordinatorStateTest, ARankThatGathersTwiceAtOnceFailsTheJob) {
+  for (const std::string second : {"g", "h"}) {
+    Job job(2);
+    job.Start();
+    job.Gather(1, "g", "first");
+    EXPECT_THAT(job.Gather(1, second, "second"), Contains("10 query"));
+    job.Answer(0, "");
+    EXPECT_THAT(job.Answer(1, ""),
+                Contains(absl::StrCat("10 failure rank 1 gathers '", second,
+                                      "' while it waits for the others' 'g'")));
+  }
+}
+
 TEST(CoordinatorStateTest, BlobsThatNoMessageCanHoldFailTheJob) {
   Job job(2);
   job.Start();
