@@ -374,6 +374,7 @@ TEST(CoordinationTest,
     auto client = job->Join(ThisProcess(1, 2), kToken, write_to(own_of_1));
     ASSERT_TRUE(client.ok()) << client.status();
     AwaitAll(**client);
+    AwaitAll(**client);
     (*client)->Report({.world_ranks = {0, 1},
                        .of_group = true,
                        .error = absl::InternalError("of both")});
@@ -387,6 +388,8 @@ TEST(CoordinationTest,
   });
   auto rank_0 = job->Join(ThisProcess(0, 2), kToken, write_to(own_of_0));
   ASSERT_TRUE(rank_0.ok()) << rank_0.status();
+  // After the first heartbeat, which must not wait.
+  AwaitAll(**rank_0);
   (*rank_0)->SetActivity([&, first = true]() mutable {
     if (std::exchange(first, false)) lost.get_future().wait();
     return std::string();
