@@ -142,15 +142,17 @@ absl::Status AsyncCheckpointer::Begin(
     CH_RETURN_IF_ERROR(state.status());
     return SaveCheckpoint(world_, *state, dir);
   }
-  const bool is_late = device_is_late_ && !device_copied_.state()->reached();
-  const absl::StatusOr<nn::StateDict> late = absl::DeadlineExceededError(
-      absl::StrCat("the device still copies the state for the save before, "
-                   "which was abandoned after ",
-                   absl::FormatDuration(options_.timeout)));
-  // Prepare would wait for the device without limit.
+  std::optional<absl::StatusOr<nn::StateDict>> late;
+  if (device_is_late_ && !device_copied_.state()->reached()) {
+    // Prepare would wait for the device without limit.
+    late = absl::DeadlineExceededError(
+        absl::StrCat("the device still copies the state for the save before, "
+                     "which was abandoned after ",
+                     absl::FormatDuration(options_.timeout)));
+  }
   CH_ASSIGN_OR_RETURN(
       job_, SaveJob::Prepare(
-                world_, is_late ? late : state, dir,
+                world_, late.has_value() ? *late : state, dir,
                 {.overwrite = overwrite,
                  .use_fallback_directory = options_.use_fallback_directory,
                  .union_of_ranks = options_.union_of_ranks,

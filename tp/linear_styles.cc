@@ -331,9 +331,9 @@ class Rowwise final : public ParallelStyle {
   const RowwiseOptions options_;
 };
 
-// Returns the features that the other projections of an attention split, if
-// they compute with the local query heads of `module`, beside `keys`: outputs
-// of ColwiseParallel with local outputs, inputs of RowwiseParallel.
+// Returns the features that `module` splits if it is a projection of the same
+// attention as `keys` and uses local query heads: its outputs if it is
+// ColwiseParallel with local outputs, its inputs if it is RowwiseParallel.
 std::optional<Features> QueriesOf(const StyledModule& module,
                                   const nn::Module& keys) {
   const nn::Linear* const linear = AsLinear(*module.named.module);

@@ -49,13 +49,14 @@ class Connection {
   /// Sends more of what is queued.
   void Flush();
   bool has_queued() const { return !queued_.empty(); }
-  /// Receives what has come, and calls `take` with each message until it
-  /// returns false because the connection is to be closed. Receives a bounded
-  /// number of bytes, so that no sender keeps the thread.
+  /// Receives pending bytes and calls `take` with each complete message. Stops
+  /// if `take` returns false, which means that the caller closes the
+  /// connection. Receives a bounded number of bytes per call, so that no sender
+  /// occupies the thread.
   /// \returns whether the connection lasts: the other end has neither closed it
   ///     nor sent a message that is too long.
   bool Receive(absl::FunctionRef<bool(absl::string_view)> take);
-  /// Whether the last Receive has left something, which may be nothing.
+  /// Returns whether the last Receive stopped before the socket was empty.
   bool has_more() const { return has_more_; }
 
  private:

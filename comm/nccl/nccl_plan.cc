@@ -65,8 +65,8 @@ std::optional<std::vector<Run>> RunsOf(const SegmentList& list,
   return runs;
 }
 
-/// Returns the one run that `lists` make up in order, of which each has an
-/// equal part; elems = 0 if they do not.
+/// Returns the contiguous run that `lists` form in order, if all have equal
+/// sizes; otherwise a run of 0 elements.
 Run JoinedRun(absl::Span<const std::vector<Run>> lists, int64_t elem_bytes) {
   Run all;
   int64_t first_elems = 0;

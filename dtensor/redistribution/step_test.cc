@@ -210,7 +210,7 @@ TEST(InsertShardTest, WhatComesAfterAFineAxisIsFine) {
             (DimSharding{{1, 2, 0}, 4, 2}));
   EXPECT_EQ(InsertShard(fine, 2, 0, 0, r).sharding(0),
             (DimSharding{{2, 1, 0}, 4, 1}));
-  // A dim that was whole takes the unit of the layout that it is to be like.
+  // A dim that was not split takes the unit of the target layout.
   EXPECT_EQ(AppendShard(r, 0, 0, heads).sharding(0), (DimSharding{{0}, 4, 0}));
 }
 
