@@ -4,7 +4,6 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -13,7 +12,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <filesystem>
 #include <functional>
 #include <future>
@@ -30,6 +28,7 @@
 #include "crosshatch/comm/coordination/connection.h"
 #include "crosshatch/comm/coordination/coordination_client.h"
 #include "crosshatch/comm/coordination/coordination_server.h"
+#include "crosshatch/comm/coordination/coordination_testutil.h"
 #include "crosshatch/comm/coordination/failure_message.h"
 #include "crosshatch/comm/coordination/this_process.h"
 #include "gmock/gmock.h"
@@ -39,14 +38,6 @@ namespace crosshatch::coordination {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr char kHost[] = "127.0.0.1";
-constexpr char kToken[] = "token";
-
-/// Returns times that no busy machine exceeds.
-CoordinationTimes Patient() {
-  return {.start = absl::Seconds(60), .heartbeat = absl::Seconds(60)};
-}
 
 /// Connects to the port at `address` and returns 0 or the error number.
 int Reach(const char* address, int port) {
@@ -68,59 +59,6 @@ int Reach(const char* address, int port) {
 void AwaitAll(CoordinationClient& client) {
   client.Gather("started", "", absl::Seconds(60)).status().IgnoreError();
 }
-
-/// A server, and clients that each run on their own thread.
-class Job {
- public:
-  explicit Job(int size, CoordinationTimes times = Patient())
-      : size_(size), times_(times) {
-    auto server = CoordinationServer::Start(kHost, 0, ThisProcess(0, size),
-                                            kToken, times);
-    EXPECT_TRUE(server.ok()) << server.status();
-    if (server.ok()) server_ = *std::move(server);
-  }
-
-  int port() const { return server_->port(); }
-
-  absl::StatusOr<std::unique_ptr<CoordinationClient>> Join(
-      Member self, const std::string& token = kToken,
-      ClientOptions options = {}) {
-    options.times = times_;
-    auto client =
-        CoordinationClient::Connect(kHost, port(), self, token, options);
-    if (!client.ok()) return client;
-    if (absl::Status started = (*client)->AwaitStart(); !started.ok()) {
-      return started;
-    }
-    return client;
-  }
-
-  std::vector<absl::Status> Run(
-      std::vector<int> ranks,
-      const std::function<absl::Status(CoordinationClient&, int)>& fn) {
-    std::vector<absl::Status> results(ranks.size());
-    std::vector<std::thread> threads;
-    for (size_t i = 0; i < ranks.size(); ++i) {
-      threads.emplace_back([&, i] {
-        auto client = Join(ThisProcess(ranks[i], size_));
-        results[i] = client.ok() ? fn(**client, ranks[i]) : client.status();
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-    return results;
-  }
-  std::vector<absl::Status> RunAll(
-      const std::function<absl::Status(CoordinationClient&, int)>& fn) {
-    std::vector<int> ranks;
-    for (int rank = 0; rank < size_; ++rank) ranks.push_back(rank);
-    return Run(ranks, fn);
-  }
-
- private:
-  const int size_;
-  const CoordinationTimes times_;
-  std::unique_ptr<CoordinationServer> server_;
-};
 
 TEST(CoordinationTest, ListensOnTheGivenAddressAlone) {
   const Job job(1);
@@ -509,229 +447,6 @@ int Threads() {
     threads += entry.is_directory() ? 1 : 0;
   }
   return threads;
-}
-
-int Files() {
-  int files = 0;
-  for (const auto& entry :
-       std::filesystem::directory_iterator("/proc/self/fd")) {
-    files += entry.is_symlink() ? 1 : 0;
-  }
-  return files;
-}
-
-/// Returns a message as it is sent.
-std::string Framed(const std::string& bytes) {
-  const auto length = htonl(static_cast<uint32_t>(bytes.size()));
-  return std::string(reinterpret_cast<const char*>(&length), sizeof length) +
-         bytes;
-}
-
-/// Opens connections that send only `first`.
-std::vector<int> Strangers(int port, int count, const std::string& first) {
-  std::vector<int> sockets;
-  sockaddr_in to = {};
-  to.sin_family = AF_INET;
-  to.sin_port = htons(static_cast<uint16_t>(port));
-  inet_pton(AF_INET, kHost, &to.sin_addr);
-  for (int i = 0; i < count; ++i) {
-    sockets.push_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    EXPECT_EQ(
-        connect(sockets.back(), reinterpret_cast<sockaddr*>(&to), sizeof to),
-        0);
-    EXPECT_EQ(send(sockets.back(), first.data(), first.size(), MSG_NOSIGNAL),
-              static_cast<ssize_t>(first.size()));
-  }
-  return sockets;
-}
-
-TEST(CoordinationTest, StrangersTakeFewFilesAndDelayNoRank) {
-  constexpr int kMany = 300;
-  for (const std::string first :
-       {"", "O", "GET / HTTP/1.1\r\n\r\n", "PRI * HTTP/2.0"}) {
-    Job job(2);
-    const int files = Files();
-    const std::vector<int> sockets = Strangers(job.port(), kMany, first);
-    const auto results = job.RunAll([&](CoordinationClient& client, int) {
-      EXPECT_TRUE(client.Gather("b", "", absl::Seconds(60)).ok());
-      // The descriptors of the foreign connections, the coordinator and the
-      // ranks.
-      EXPECT_LT(Files() - files - kMany, 180) << "after '" << first << "'";
-      return client.Leave();
-    });
-    for (const absl::Status& result : results) {
-      EXPECT_TRUE(result.ok()) << result;
-    }
-    for (const int each : sockets) close(each);
-  }
-}
-
-TEST(CoordinationTest, RanksJoinAndLeaveWhileStrangersKeepComing) {
-  Job job(4);
-  std::atomic<bool> is_over = false;
-  std::vector<std::thread> floods;
-  for (const std::string first : {"", "O"}) {
-    floods.emplace_back([&, first] {
-      std::deque<int> sockets;
-      while (!is_over) {
-        sockets.push_back(Strangers(job.port(), 1, first)[0]);
-        if (sockets.size() < 500) continue;
-        close(sockets.front());
-        sockets.pop_front();
-      }
-      for (const int each : sockets) close(each);
-    });
-  }
-  for (const absl::Status& result :
-       job.RunAll([](CoordinationClient&client, int) {
-         EXPECT_TRUE(client.Gather("b", "", absl::Seconds(60)).ok());
-         return client.Leave();
-       })) {
-    EXPECT_TRUE(result.ok()) << result;
-  }
-  is_over = true;
-  for (std::thread& flood : floods) flood.join();
-}
-
-/// One sender without the token that never pauses must not keep the
-/// coordinator's only thread.
-TEST(CoordinationTest, RanksJoinAndGatherWhileAStrangerStreams) {
-  // Messages without bytes, which take longer to receive than to send.
-  const std::string stream(1 << 20, '\0');
-  Job job(2);
-  std::atomic<bool> is_over = false;
-  std::promise<void> streams;
-  size_t most_sent = 0;
-  std::thread stranger([&] {
-    bool is_first = true;
-    while (!is_over) {
-      const int to = Strangers(job.port(), 1, "")[0];
-      size_t sent = 0;
-      while (!is_over) {
-        const ssize_t count =
-            send(to, stream.data(), stream.size(), MSG_NOSIGNAL);
-        if (count <= 0) break;
-        sent += static_cast<size_t>(count);
-        if (std::exchange(is_first, false)) streams.set_value();
-      }
-      most_sent = std::max(most_sent, sent);
-      close(to);
-    }
-  });
-  streams.get_future().wait();
-  for (const absl::Status& result :
-       job.RunAll([](CoordinationClient&client, int) {
-         for (int i = 0; i < 20; ++i) {
-           const auto met = client.Gather("b", "", absl::Seconds(60));
-           if (!met.ok()) return met.status();
-         }
-         return client.Leave();
-       })) {
-    EXPECT_TRUE(result.ok()) << result;
-  }
-  is_over = true;
-  stranger.join();
-  // The system's buffers take some, however little the coordinator reads.
-  EXPECT_LT(most_sent, size_t{64} << 20)
-      << "the coordinator goes on to read what a refused process sends";
-}
-
-/// The coordinator may receive both at once.
-TEST(CoordinationTest, ALongMessageMayFollowTheRegistrationAtOnce) {
-  Job job(1);
-  ClientMessage registration;
-  registration.mutable_registration()->set_token(kToken);
-  *registration.mutable_registration()->mutable_member() = ThisProcess(0, 1);
-  ClientMessage gather;
-  gather.mutable_gather()->set_name("g");
-  gather.mutable_gather()->set_blob(std::string(60000, 'x'));
-  gather.mutable_gather()->set_timeout_ms(60000);
-  ClientMessage goodbye;
-  goodbye.mutable_goodbye();
-  auto socket = Dial(kHost, job.port(), absl::Now() + absl::Seconds(60));
-  ASSERT_TRUE(socket.ok()) << socket.status();
-  const std::string all = Framed(registration.SerializeAsString()) +
-                          Framed(gather.SerializeAsString()) +
-                          Framed(goodbye.SerializeAsString());
-  ASSERT_EQ(send(socket->fd(), all.data(), all.size(), MSG_NOSIGNAL),
-            static_cast<ssize_t>(all.size()));
-  Connection connection(*std::move(socket));
-  size_t gathered = 0;
-  bool is_dismissed = false;
-  bool lasts = true;
-  const absl::Time until = absl::Now() + absl::Seconds(60);
-  while (lasts && !is_dismissed && absl::Now() < until) {
-    lasts = connection.Receive([&](absl::string_view bytes) {
-      ServerMessage message;
-      EXPECT_TRUE(message.ParseFromString(std::string(bytes)));
-      if (message.has_gathered()) gathered = message.gathered().blobs(0).size();
-      is_dismissed |= message.has_dismissed();
-      return true;
-    });
-    absl::SleepFor(absl::Milliseconds(1));
-  }
-  EXPECT_EQ(gathered, 60000u);
-  EXPECT_TRUE(is_dismissed);
-}
-
-/// Returns a connection to which nothing but `bytes` is sent.
-Connection ConnectionWith(const std::string& bytes) {
-  int ends[2] = {-1, -1};
-  EXPECT_EQ(
-      socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends),
-      0);
-  const File sender(ends[0]);
-  const int size = 4 << 20;
-  setsockopt(sender.fd(), SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
-  EXPECT_EQ(send(sender.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
-            static_cast<ssize_t>(bytes.size()));
-  return Connection(File(ends[1]));
-}
-
-TEST(CoordinationTest, AConnectionReceivesABoundedNumberOfBytesAtOnce) {
-  // More than what is received at once, of whole messages and of one that does
-  // not end.
-  for (const std::string& bytes :
-       {std::string(100000, '\0'),
-        Framed(std::string(200000, 'x')).substr(0, 100000)}) {
-    Connection connection = ConnectionWith(bytes);
-    size_t num_messages = 0;
-    const auto count = [&](absl::string_view) {
-      ++num_messages;
-      return true;
-    };
-    EXPECT_TRUE(connection.Receive(count));
-    EXPECT_TRUE(connection.has_more());
-    EXPECT_LE(num_messages, size_t{64} << 8);
-    EXPECT_FALSE(connection.Receive(count)) << "the other end is closed";
-    EXPECT_EQ(num_messages, bytes[1] == '\0' ? 25000u : 0u);
-  }
-}
-
-TEST(CoordinationTest, NoMessageIsTakenOfAConnectionThatIsToBeClosed) {
-  Connection connection = ConnectionWith(std::string(100000, '\0'));
-  size_t num_messages = 0;
-  EXPECT_TRUE(connection.Receive([&](absl::string_view) {
-    ++num_messages;
-    return false;
-  }));
-  EXPECT_EQ(num_messages, 1u);
-}
-
-TEST(CoordinationTest, BothEndsSendWithoutDelay) {
-  int port = 0;
-  auto listeners = Listen(kHost, port);
-  ASSERT_TRUE(listeners.ok()) << listeners.status();
-  auto dialed = Dial(kHost, port, absl::Now() + absl::Seconds(60));
-  ASSERT_TRUE(dialed.ok()) << dialed.status();
-  const Connection client(*std::move(dialed));
-  const Connection server(File(accept((*listeners)[0].fd(), nullptr, nullptr)));
-  for (const int fd : {client.fd(), server.fd()}) {
-    int no_delay = 0;
-    socklen_t size = sizeof no_delay;
-    ASSERT_EQ(getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &no_delay, &size), 0);
-    EXPECT_NE(no_delay, 0);
-  }
 }
 
 /// As of a job that has just ended, or of another program.

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/comm/coordination/connection.h"
+
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "crosshatch/comm/coordination/coordination_testutil.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::coordination {
+namespace {
+
+/// Returns a connection to which nothing but `bytes` is sent.
+Connection ConnectionWith(const std::string& bytes) {
+  int ends[2] = {-1, -1};
+  EXPECT_EQ(
+      socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends),
+      0);
+  const File sender(ends[0]);
+  const int size = 4 << 20;
+  setsockopt(sender.fd(), SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
+  EXPECT_EQ(send(sender.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(bytes.size()));
+  return Connection(File(ends[1]));
+}
+
+TEST(ConnectionTest, AConnectionReceivesABoundedNumberOfBytesAtOnce) {
+  // More than what is received at once, of whole messages and of one that does
+  // not end.
+  for (const std::string& bytes :
+       {std::string(100000, '\0'),
+        Framed(std::string(200000, 'x')).substr(0, 100000)}) {
+    Connection connection = ConnectionWith(bytes);
+    size_t num_messages = 0;
+    const auto count = [&](absl::string_view) {
+      ++num_messages;
+      return true;
+    };
+    EXPECT_TRUE(connection.Receive(count));
+    EXPECT_TRUE(connection.has_more());
+    EXPECT_LE(num_messages, size_t{64} << 8);
+    EXPECT_FALSE(connection.Receive(count)) << "the other end is closed";
+    EXPECT_EQ(num_messages, bytes[1] == '\0' ? 25000u : 0u);
+  }
+}
+
+TEST(ConnectionTest, NoMessageIsTakenOfAConnectionThatIsToBeClosed) {
+  Connection connection = ConnectionWith(std::string(100000, '\0'));
+  size_t num_messages = 0;
+  EXPECT_TRUE(connection.Receive([&](absl::string_view) {
+    ++num_messages;
+    return false;
+  }));
+  EXPECT_EQ(num_messages, 1u);
+}
+
+TEST(ConnectionTest, BothEndsSendWithoutDelay) {
+  int port = 0;
+  auto listeners = Listen(kHost, port);
+  ASSERT_TRUE(listeners.ok()) << listeners.status();
+  auto dialed = Dial(kHost, port, absl::Now() + absl::Seconds(60));
+  ASSERT_TRUE(dialed.ok()) << dialed.status();
+  const Connection client(*std::move(dialed));
+  const Connection server(File(accept((*listeners)[0].fd(), nullptr, nullptr)));
+  for (const int fd : {client.fd(), server.fd()}) {
+    int no_delay = 0;
+    socklen_t size = sizeof no_delay;
+    ASSERT_EQ(getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &no_delay, &size), 0);
+    EXPECT_NE(no_delay, 0);
+  }
+}
+
+}  // namespace
+}  // namespace crosshatch::coordination
