@@ -10,10 +10,6 @@
 namespace crosshatch::fsdp {
 namespace {
 
-int64_t RoundUp(int64_t n, int64_t multiple) {
-  return (n + multiple - 1) / multiple * multiple;
-}
-
 // Returns the elements per index of the sharded dim.
 int64_t InnerElems(const PlannedParameter& p) {
   const auto dim = static_cast<size_t>(p.shard_dim);

@@ -112,8 +112,7 @@ absl::StatusOr<GroupPlan> MakeRagged(std::vector<PlannedParameter> planned,
     planned[i].intervals = ShardIntervals(
         form, fsdp_axes[i], members[i].parameter->data().sizes(), /*dim=*/0);
     offsets.push_back(end);
-    end += (NumElements(planned[i].full_shape) + kFullAlignment - 1) /
-           kFullAlignment * kFullAlignment;
+    end += RoundUp(NumElements(planned[i].full_shape), kFullAlignment);
   }
   return has_first_shape
              ? GroupPlan::Ragged(std::move(planned), num_shards,

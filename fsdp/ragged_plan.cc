@@ -8,10 +8,6 @@
 namespace crosshatch::fsdp {
 namespace {
 
-int64_t RoundUp(int64_t n, int64_t multiple) {
-  return (n + multiple - 1) / multiple * multiple;
-}
-
 int64_t BlockElems(const RaggedParameter& p) {
   return std::min(p.rows_per_block, p.rows) * p.row_elems;
 }

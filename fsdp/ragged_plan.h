@@ -17,6 +17,12 @@ namespace crosshatch::fsdp {
 /// Alignment of full parameters in elements: 64 bytes of float32, a cache line.
 inline constexpr int64_t kFullAlignment = 16;
 
+/// Returns the least multiple of `multiple` that is at least `n`, which is not
+/// negative.
+constexpr int64_t RoundUp(int64_t n, int64_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
 /// Equal slots are used if they exceed the average piece by at most this part
 /// of it.
 inline constexpr double kMaxSlotSlack = 1.0 / 32;
