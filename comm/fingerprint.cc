@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -50,24 +51,22 @@ void ForEachCountDifference(absl::Span<const Fingerprint* const> members,
 }
 
 /// Describes collectives in one message, each with its `about` in brackets
-/// unless an earlier one had the same.
+/// unless the message contains it already.
 class Describer {
  public:
+  /// \param before the message so far.
+  explicit Describer(absl::string_view before = "") : printed_(before) {}
+
   std::string operator()(const Fingerprint& f) {
-    std::string text = Describe(f);
-    if (f.about == nullptr) return text;
-    const auto is_same = [&](const std::string* about) {
-      return *about == *f.about;
-    };
-    if (std::none_of(printed_.begin(), printed_.end(), is_same)) {
-      printed_.push_back(f.about.get());
-      absl::StrAppend(&text, " [", *f.about, "]");
+    if (f.about == nullptr || absl::StrContains(printed_, *f.about)) {
+      return Describe(f);
     }
-    return text;
+    absl::StrAppend(&printed_, *f.about, "\n");
+    return DescribeInFull(f);
   }
 
  private:
-  std::vector<const std::string*> printed_;
+  std::string printed_;
 };
 
 /// Builds the text of a mismatch.
@@ -187,9 +186,16 @@ std::string Describe(const Fingerprint& f) {
   return text;
 }
 
+std::string DescribeInFull(const Fingerprint& f) {
+  std::string text = Describe(f);
+  if (f.about != nullptr) absl::StrAppend(&text, " [", *f.about, "]");
+  return text;
+}
+
 std::string DescribeArrivals(absl::Span<const int> world_ranks,
-                             absl::Span<const Fingerprint* const> came) {
-  Describer describe;
+                             absl::Span<const Fingerprint* const> came,
+                             absl::string_view before) {
+  Describer describe(before);
   std::vector<std::string> texts;
   std::vector<int> others;
   std::vector<int> missing;

@@ -11,6 +11,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "crosshatch/comm/collective.h"
 
@@ -38,14 +39,20 @@ struct Fingerprint {
 /// Returns e.g. "all_reduce #4 'grad' (f32, sum)". The functions below, which
 /// describe what went wrong between ranks, add `about` in brackets, once.
 std::string Describe(const Fingerprint& fingerprint);
+/// Returns Describe(fingerprint), followed by `about` in brackets if it has
+/// one.
+std::string DescribeInFull(const Fingerprint& fingerprint);
 
 /// Returns which members of a group have come to a collective, for messages:
 /// "rank 0 came to barrier #4 'b', rank 1 did not come". Of a large group it
 /// names a few.
 /// \param world_ranks of the members, by index.
 /// \param came one fingerprint a member, by index; null if it did not come.
+/// \param before the text that the result follows. An `about` that it contains
+///     is not repeated.
 std::string DescribeArrivals(absl::Span<const int> world_ranks,
-                             absl::Span<const Fingerprint* const> came);
+                             absl::Span<const Fingerprint* const> came,
+                             absl::string_view before = "");
 
 /// Compares what the members of one group have issued: the fields that must be
 /// equal, and for each pair of ranks the counts that one sends and the other

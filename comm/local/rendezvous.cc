@@ -93,7 +93,7 @@ void Rendezvous::WaitFor(int member, uint32_t epoch) {
     members_[member].waits = true;
     stalls = graph_.BeginWait(
         members_[member].agent, MissingAgents(),
-        absl::StrCat(Describe(*fingerprints_[member]), " of ", group_),
+        absl::StrCat(DescribeInFull(*fingerprints_[member]), " of ", group_),
         [this, epoch](const std::string& reason) { OnStall(epoch, reason); });
   }
   epoch_.WaitWhile(epoch);
@@ -123,7 +123,7 @@ std::optional<LateWait> Rendezvous::FindLate(const WatchMoment& now,
   for (size_t i = 0; i < members_.size(); ++i) {
     (members_[i].came ? late.waiting : late.missing).push_back(world_ranks_[i]);
   }
-  late.text = DescribeMembers();
+  late.text = DescribeMembers("");
   return late;
 }
 
@@ -132,8 +132,9 @@ void Rendezvous::OnStall(uint32_t epoch, const std::string& reason) {
   {
     std::lock_guard lock(mutex_);
     if (epoch_.Get() != epoch) return;
-    failure = absl::FailedPreconditionError(absl::StrCat(
-        group_, " can never go on: ", reason, " (", DescribeMembers(), ")"));
+    failure = absl::FailedPreconditionError(
+        absl::StrCat(group_, " can never go on: ", reason, " (",
+                     DescribeMembers(reason), ")"));
   }
   Break(failure);
 }
@@ -151,12 +152,12 @@ std::vector<AgentId> Rendezvous::MissingAgents() const {
   return missing;
 }
 
-std::string Rendezvous::DescribeMembers() const {
+std::string Rendezvous::DescribeMembers(absl::string_view before) const {
   std::vector<const Fingerprint*> came(members_.size());
   for (size_t i = 0; i < members_.size(); ++i) {
     if (members_[i].came) came[i] = fingerprints_[i];
   }
-  return DescribeArrivals(world_ranks_, came);
+  return DescribeArrivals(world_ranks_, came, before);
 }
 
 void Rendezvous::EndWaits() {

@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "crosshatch/base/wait_graph.h"
 #include "crosshatch/comm/fingerprint.h"
@@ -73,7 +74,7 @@ class Rendezvous {
 
   // \pre mutex_ is held
   std::vector<AgentId> MissingAgents() const;
-  std::string DescribeMembers() const;
+  std::string DescribeMembers(absl::string_view before) const;
   void EndWaits();
 
   void WaitFor(int member, uint32_t epoch);

@@ -2,6 +2,7 @@
 #include "crosshatch/comm/local/rendezvous.h"
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -159,6 +160,29 @@ TEST(Rendezvous, FailsWhenAMemberHasFinished) {
                 testing::AllOf(HasSubstr("group 'x' can never go on: rank 12 "
                                          "(host) has finished; rank 1"),
                                HasSubstr("rank 12 did not come")));
+  });
+}
+
+// Which of the collectives fails first depends on the threads; the reader needs
+// what both are about.
+TEST(Rendezvous, DescribesEachCollectiveOfACycleInFull) {
+  Party party(2);
+  Rendezvous other(party.graph, "group 'y'", Party::Ranks(2), party.agents,
+                   [](const absl::Status& failure) { return failure; });
+  const auto about = [](const char* text) {
+    return std::make_shared<const std::string>(text);
+  };
+  OnThreads(2, [&](int i) {
+    const absl::Status status =
+        i == 0 ? party.rendezvous.Agree(
+                     0, {.sequence = 3, .label = "a", .about = about("of a")})
+               : other.Agree(
+                     1, {.sequence = 3, .label = "b", .about = about("of b")});
+    const std::string message(status.message());
+    EXPECT_THAT(message, HasSubstr("barrier #3 'a' [of a]"));
+    EXPECT_THAT(message, HasSubstr("barrier #3 'b' [of b]"));
+    const std::string own = i == 0 ? "[of a]" : "[of b]";
+    EXPECT_EQ(message.find(own), message.rfind(own)) << message;
   });
 }
 
