@@ -12,10 +12,10 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "crosshatch/base/status_macros.h"
 
@@ -39,26 +39,34 @@ struct Address {
   }
 };
 
-/// Returns the addresses of `host`, with `port`.
-/// \error kUnavailable with the system's reason.
-absl::StatusOr<std::vector<Address>> Resolve(std::string host, int port) {
-  if (host.size() > 2 && host.front() == '[') {
-    host = host.substr(1, host.size() - 2);
-  }
-  addrinfo hints = {};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const int failed = getaddrinfo(host.c_str(), nullptr, &hints, &found);
-  if (failed != 0) return absl::UnavailableError(gai_strerror(failed));
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found,
-                                                                 freeaddrinfo);
+/// Returns the addresses of `hosts`, with `port`.
+/// \error kUnavailable with the system's reason, if there are none.
+absl::StatusOr<std::vector<Address>> Resolve(const std::string& hosts,
+                                             int port) {
   std::vector<Address> addresses;
-  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
-    Address& address = addresses.emplace_back();
-    std::memcpy(&address.storage, each->ai_addr, each->ai_addrlen);
-    address.size = each->ai_addrlen;
-    address.port() = htons(static_cast<uint16_t>(port));
+  int failed = 0;
+  for (const absl::string_view each : absl::StrSplit(hosts, ',')) {
+    std::string host(each);
+    if (host.size() > 2 && host.front() == '[') {
+      host = host.substr(1, host.size() - 2);
+    }
+    addrinfo hints = {};
+    hints.ai_socktype = SOCK_STREAM;
+    addrinfo* found = nullptr;
+    const int error = getaddrinfo(host.c_str(), nullptr, &hints, &found);
+    if (error != 0) {
+      failed = error;
+      continue;
+    }
+    for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
+      Address& address = addresses.emplace_back();
+      std::memcpy(&address.storage, one->ai_addr, one->ai_addrlen);
+      address.size = one->ai_addrlen;
+      address.port() = htons(static_cast<uint16_t>(port));
+    }
+    freeaddrinfo(found);
   }
+  if (addresses.empty()) return absl::UnavailableError(gai_strerror(failed));
   return addresses;
 }
 
@@ -75,8 +83,7 @@ void SetOption(const File& socket, int level, int option) {
 /// Listens on one address, whose port it sets. Returns 0 or the error's number.
 int ListenOn(Address& address, File& socket) {
   socket = OpenSocket(address);
-  // The host may lack a family of addresses.
-  if (socket.fd() < 0) return EADDRNOTAVAIL;
+  if (socket.fd() < 0) return errno;
   SetOption(socket, SOL_SOCKET, SO_REUSEADDR);
   if (address.storage.ss_family == AF_INET6) {
     SetOption(socket, IPPROTO_IPV6, IPV6_V6ONLY);
@@ -129,27 +136,36 @@ Connection::Connection(File socket, size_t most)
   SetOption(socket_, IPPROTO_TCP, TCP_NODELAY);
 }
 
-void Connection::Send(const google::protobuf::MessageLite& message) {
-  const std::string bytes = message.SerializeAsString();
+Frame MakeFrame(const google::protobuf::MessageLite& message) {
+  const size_t size = message.ByteSizeLong();
+  auto frame = std::make_shared<std::string>();
+  frame->reserve(kLengthBytes + size);
   for (size_t i = 0; i < kLengthBytes; ++i) {
     const size_t shift = 8 * (kLengthBytes - 1 - i);
-    queued_ += static_cast<char>((bytes.size() >> shift) & 0xff);
+    *frame += static_cast<char>((size >> shift) & 0xff);
   }
-  queued_ += bytes;
+  message.AppendToString(frame.get());
+  return frame;
+}
+
+void Connection::Send(Frame frame) {
+  queued_.push_back(std::move(frame));
   Flush();
 }
 
 void Connection::Flush() {
-  size_t sent = 0;
-  while (sent < queued_.size()) {
-    const ssize_t count =
-        send(fd(), queued_.data() + sent, queued_.size() - sent, MSG_NOSIGNAL);
+  while (!queued_.empty()) {
+    const std::string& first = *queued_.front();
+    const ssize_t count = send(fd(), first.data() + num_sent_,
+                               first.size() - num_sent_, MSG_NOSIGNAL);
     if (count < 0 && errno == EINTR) continue;
     // Receive notices that the connection has ended.
     if (count < 0) break;
-    sent += static_cast<size_t>(count);
+    num_sent_ += static_cast<size_t>(count);
+    if (num_sent_ < first.size()) continue;
+    queued_.pop_front();
+    num_sent_ = 0;
   }
-  queued_.erase(0, sent);
 }
 
 bool Connection::Receive(absl::FunctionRef<bool(absl::string_view)> take) {
@@ -182,30 +198,51 @@ bool Connection::Receive(absl::FunctionRef<bool(absl::string_view)> take) {
   return true;
 }
 
+std::string Connection::PeerHost() const {
+  Address peer;
+  peer.size = sizeof peer.storage;
+  char text[NI_MAXHOST] = "";
+  if (getpeername(fd(), reinterpret_cast<sockaddr*>(&peer.storage),
+                  &peer.size) != 0 ||
+      getnameinfo(peer.get(), peer.size, text, sizeof text, nullptr, 0,
+                  NI_NUMERICHOST) != 0) {
+    return "";
+  }
+  return text;
+}
+
 absl::StatusOr<std::vector<File>> Listen(const std::string& host, int& port) {
-  const std::string text =
-      absl::StrCat("cannot listen on ", host, ":", port, ": ");
+  const auto error = [&](absl::StatusCode code, absl::string_view why) {
+    return absl::Status(
+        code, absl::StrCat("cannot listen on ", host, ":", port, ": ", why));
+  };
   absl::StatusOr<std::vector<Address>> addresses = Resolve(host, port);
   if (!addresses.ok()) {
-    return absl::UnavailableError(
-        absl::StrCat(text, std::string(addresses.status().message())));
+    return error(addresses.status().code(), addresses.status().message());
   }
-  const absl::Status in_use = absl::UnavailableError(absl::StrCat(
-      text, "the port is in use, or the address is not this host's"));
   std::vector<File> listeners;
+  int failed = 0;
   for (Address& address : *addresses) {
     address.port() = htons(static_cast<uint16_t>(port));
     File socket;
-    const int failed = ListenOn(address, socket);
+    failed = ListenOn(address, socket);
     // Another job may listen on the port at other addresses, and ranks could
     // then join the wrong job.
-    if (failed == EADDRINUSE) return in_use;
+    if (failed == EADDRINUSE) {
+      return error(absl::StatusCode::kUnavailable, "the port is in use");
+    }
+    if (failed == EMFILE || failed == ENFILE) {
+      return error(absl::StatusCode::kResourceExhausted, std::strerror(failed));
+    }
+    // The host may lack a family of addresses.
     if (failed != 0) continue;
     port = ntohs(address.port());
     listeners.push_back(std::move(socket));
   }
-  if (listeners.empty()) return in_use;
-  return listeners;
+  if (!listeners.empty()) return listeners;
+  return error(absl::StatusCode::kUnavailable,
+               failed == EADDRNOTAVAIL ? "the address is not this host's"
+                                       : std::strerror(failed));
 }
 
 absl::StatusOr<File> Dial(const std::string& host, int port,

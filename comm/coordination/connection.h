@@ -6,6 +6,8 @@
 /// TCP connections that carry messages.
 
 #include <cstddef>
+#include <deque>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,8 +35,12 @@ class File {
   int fd_;
 };
 
-/// One end of a connection. Sends each message as its length, in four bytes
-/// with the highest first, and its bytes. Never blocks.
+/// A message as it is sent: its length, in four bytes with the highest first,
+/// and its bytes. All connections that it is sent on share it.
+using Frame = std::shared_ptr<const std::string>;
+Frame MakeFrame(const google::protobuf::MessageLite& message);
+
+/// One end of a connection that carries frames. Never blocks.
 /// \threadsafety one thread at a time.
 class Connection {
  public:
@@ -42,8 +48,8 @@ class Connection {
   explicit Connection(File socket, size_t most = kMostMessageBytes);
 
   int fd() const { return socket_.fd(); }
-  /// Queues `message` and sends what the socket takes.
-  void Send(const google::protobuf::MessageLite& message);
+  /// Queues `frame` and sends what the socket takes.
+  void Send(Frame frame);
   /// Sets how many bytes the messages to come may have.
   void set_most(size_t most) { most_ = most; }
   /// Sends more of what is queued.
@@ -58,22 +64,29 @@ class Connection {
   bool Receive(absl::FunctionRef<bool(absl::string_view)> take);
   /// Returns whether the last Receive stopped before the socket was empty.
   bool has_more() const { return has_more_; }
+  /// Returns the other end's IP address; empty without one.
+  std::string PeerHost() const;
 
  private:
   File socket_;
-  std::string queued_;
+  std::deque<Frame> queued_;
+  size_t num_sent_ = 0;  // Bytes of the first of them.
   std::string received_;
   size_t most_;
   bool has_more_ = false;
 };
 
-/// Listens on all addresses of `host`, and on no other.
-/// \param host a name or an address; an IPv6 address may have brackets.
+/// Listens on those addresses of `host` that are this host's, and on no other.
+/// \param host names or addresses, separated by commas; an IPv6 address may
+///     have brackets.
 /// \param port 0: any that is free; set to the port.
-/// \error kUnavailable if an address is not available on that port.
+/// \error kUnavailable if the port is in use on an address, or no address is
+///     this host's; kResourceExhausted without a file descriptor.
 absl::StatusOr<std::vector<File>> Listen(const std::string& host, int& port);
 
-/// Connects to `host`, and retries until a process listens there.
+/// Connects to an address of `host`, the first on which a process listens, and
+/// retries until there is one.
+/// \param host as of Listen.
 /// \error kDeadlineExceeded if there is none until `deadline`, of the system's
 ///     clock.
 absl::StatusOr<File> Dial(const std::string& host, int port,

@@ -2,11 +2,15 @@
 #include "crosshatch/comm/coordination/connection.h"
 
 #include <netinet/tcp.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -58,6 +62,76 @@ TEST(ConnectionTest, NoMessageIsTakenOfAConnectionThatIsToBeClosed) {
     return false;
   }));
   EXPECT_EQ(num_messages, 1u);
+}
+
+TEST(ConnectionTest, ConnectionsShareAMessageThatIsNotSentYet) {
+  constexpr size_t kBytes = size_t{3} << 20;
+  Gathered message;
+  message.add_blobs(std::string(kBytes, 'x'));
+  const Frame frame = MakeFrame(message);
+  std::vector<Connection> senders;
+  std::vector<Connection> receivers;
+  for (int i = 0; i < 3; ++i) {
+    int ends[2] = {-1, -1};
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0,
+                         ends),
+              0);
+    senders.emplace_back(File(ends[0])).Send(frame);
+    receivers.emplace_back(File(ends[1]));
+  }
+  EXPECT_EQ(frame.use_count(), 4);
+  for (int i = 0; i < 3; ++i) {
+    size_t received = 0;
+    while (received == 0) {
+      ASSERT_TRUE(receivers[i].Receive([&](absl::string_view bytes) {
+        Gathered back;
+        EXPECT_TRUE(back.ParseFromString(std::string(bytes)));
+        received = back.blobs(0).size();
+        return true;
+      }));
+      senders[i].Flush();
+    }
+    EXPECT_EQ(received, kBytes);
+    EXPECT_FALSE(senders[i].has_queued());
+  }
+  EXPECT_EQ(frame.use_count(), 1);
+}
+
+TEST(ConnectionTest, OfSeveralAddressesThoseOfThisHostAreListenedOn) {
+  int port = 0;
+  // The first is of no host (RFC 5737).
+  auto listeners = Listen("192.0.2.1,127.0.0.2,127.0.0.3", port);
+  ASSERT_TRUE(listeners.ok()) << listeners.status();
+  ASSERT_EQ(listeners->size(), 2u);
+  for (const std::string host : {"127.0.0.2", "127.0.0.3"}) {
+    // Nothing listens on the first.
+    auto dialed =
+        Dial("127.0.0.4," + host, port, absl::Now() + absl::Seconds(60));
+    ASSERT_TRUE(dialed.ok()) << dialed.status();
+    EXPECT_EQ(Connection(*std::move(dialed)).PeerHost(), host);
+  }
+}
+
+TEST(ConnectionTest, ListenNamesWhatIsWrong) {
+  int port = 0;
+  auto listener = Listen(kHost, port);
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  EXPECT_EQ(Listen(kHost, port).status(),
+            absl::UnavailableError(absl::StrCat("cannot listen on ", kHost, ":",
+                                                port, ": the port is in use")));
+  int any = 0;
+  EXPECT_EQ(Listen("192.0.2.1", any).status(),
+            absl::UnavailableError("cannot listen on 192.0.2.1:0: the address "
+                                   "is not this host's"));
+  rlimit files = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
+  rlimit none = files;
+  none.rlim_cur = 0;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const absl::Status full = Listen(kHost, any).status();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
+  EXPECT_EQ(full, absl::ResourceExhaustedError(absl::StrCat(
+                      "cannot listen on ", kHost, ":0: Too many open files")));
 }
 
 TEST(ConnectionTest, BothEndsSendWithoutDelay) {

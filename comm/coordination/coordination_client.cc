@@ -74,7 +74,7 @@ absl::Status CoordinationClient::Register(const std::string& host, int port,
     absl::StatusOr<File> socket = Dial(host, port, deadline);
     if (!socket.ok()) return within(socket.status());
     connection_.emplace(*std::move(socket));
-    connection_->Send(registration);
+    connection_->Send(MakeFrame(registration));
     is_broken_ = false;
     while (num_received_ == 0 && !is_broken_) {
       const absl::Duration left = deadline - absl::Now();
@@ -122,7 +122,7 @@ void CoordinationClient::WakeThread() { eventfd_write(wake_.fd(), 1); }
 
 void CoordinationClient::Send(const ClientMessage& message) {
   std::lock_guard lock(mutex_);
-  connection_->Send(message);
+  connection_->Send(MakeFrame(message));
 }
 
 absl::Time CoordinationClient::Now() {
@@ -206,7 +206,7 @@ absl::StatusOr<std::vector<std::string>> CoordinationClient::Gather(
   gather.set_blob(blob);
   gather.set_timeout_ms(absl::ToInt64Milliseconds(timeout));
   std::unique_lock lock(mutex_);
-  connection_->Send(message);
+  connection_->Send(MakeFrame(message));
   changed_.wait(lock,
                 [this] { return gathered_.has_value() || !notices_.empty(); });
   if (!gathered_.has_value()) {
@@ -215,6 +215,11 @@ absl::StatusOr<std::vector<std::string>> CoordinationClient::Gather(
   }
   const Gathered all = *std::exchange(gathered_, std::nullopt);
   return std::vector<std::string>(all.blobs().begin(), all.blobs().end());
+}
+
+std::string CoordinationClient::coordinator_host() const {
+  std::lock_guard lock(mutex_);
+  return connection_->PeerHost();
 }
 
 std::vector<std::pair<int, int>> CoordinationClient::neighbours() const {
@@ -308,7 +313,7 @@ void CoordinationClient::CheckSilence() {
                     "is down"));
   ClientMessage message;
   message.set_lost(absl::StrCat("had ", text));
-  connection_->Send(message);
+  connection_->Send(MakeFrame(message));
 }
 
 void CoordinationClient::Watch() {

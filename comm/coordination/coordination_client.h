@@ -58,6 +58,9 @@ class CoordinationClient final : public FailureChannel {
   ///     then returns, too; kUnauthenticated for another job's token.
   absl::Status AwaitStart();
 
+  /// Returns the address at which this rank reaches the coordinator.
+  std::string coordinator_host() const;
+
   /// Returns the ranks of this machine and their process ids: the lowest 64,
   /// ascending. Empty until all ranks have joined.
   std::vector<std::pair<int, int>> neighbours() const;

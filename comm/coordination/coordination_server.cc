@@ -23,8 +23,6 @@ namespace {
 
 /// File descriptors in addition to those of the ranks.
 constexpr rlim_t kOtherFiles = 256;
-constexpr size_t kMostStrangers = 128;
-constexpr absl::Duration kLongestSilence = absl::Seconds(10);
 /// A registration has bounded texts.
 constexpr size_t kMostRegistrationBytes = size_t{32} << 10;
 
@@ -136,10 +134,6 @@ void CoordinationServer::Run() {
     if (now_ >= next_tick) {
       next_tick = now_ + pause;
       Do(state_.OnTick(now_));
-      while (!strangers_.empty() &&
-             now_ - strangers_.begin()->second > kLongestSilence) {
-        Close(strangers_.begin()->first);
-      }
     }
     if (is_ending_ &&
         (!state_.is_over() || state_.is_deserted() || now_ >= end_by)) {
@@ -151,7 +145,7 @@ void CoordinationServer::Run() {
 void CoordinationServer::AcceptFrom(const File& listener) {
   // Bounded, so that connections that have sent their registration are not
   // taken for strangers.
-  for (size_t i = 0; i < kMostStrangers / 2; ++i) {
+  for (size_t i = 0; i < CoordinatorState::kMostStrangers / 2; ++i) {
     File socket(
         accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (socket.fd() < 0) {
@@ -161,8 +155,7 @@ void CoordinationServer::AcceptFrom(const File& listener) {
     }
     const Peer peer = next_peer_++;
     if (!Watch(socket.fd(), peer, kClientEvents, EPOLL_CTL_ADD).ok()) return;
-    if (strangers_.size() == kMostStrangers) Close(strangers_.begin()->first);
-    strangers_[peer] = now_;
+    Do(state_.OnConnect(peer, now_));
     const auto [client, is_new] = clients_.emplace(
         peer, Client{Connection(std::move(socket), kMostRegistrationBytes)});
     Receive(peer, client->second);
@@ -181,7 +174,6 @@ void CoordinationServer::Receive(Peer peer, Client& client) {
       Do(state_.OnMessage(peer, message, now_));
       if (client.is_closing) return false;
       client.connection.set_most(kMostMessageBytes);
-      strangers_.erase(peer);
       return true;
     }) && is_message;
   }
@@ -196,20 +188,23 @@ void CoordinationServer::Receive(Peer peer, Client& client) {
 }
 
 void CoordinationServer::Close(Peer peer) {
-  strangers_.erase(peer);
   clients_.erase(peer);
   Do(state_.OnBroken(peer, now_));
 }
 
-void CoordinationServer::Do(CoordinatorState::Actions actions) {
+void CoordinationServer::Do(const CoordinatorState::Actions& actions) {
   for (const CoordinatorState::Outgoing& out : actions.send) {
-    const auto found = clients_.find(out.peer);
-    if (found != clients_.end()) found->second.connection.Send(out.message);
+    const Frame frame = MakeFrame(out.message);
+    for (const Peer peer : out.to) {
+      const auto found = clients_.find(peer);
+      if (found != clients_.end()) found->second.connection.Send(frame);
+    }
   }
   for (const Peer peer : actions.close) {
     const auto found = clients_.find(peer);
     if (found != clients_.end()) found->second.is_closing = true;
   }
+  for (const Peer peer : actions.drop) Close(peer);
 }
 
 }  // namespace crosshatch::coordination

@@ -19,10 +19,6 @@ namespace crosshatch::coordination {
 
 /// The coordinator of a job, in the process of rank 0: CoordinatorState with
 /// sockets, a clock and a thread.
-///
-/// Connections without a registration are closed after ten seconds. There are
-/// at most 128 of them, so strangers cannot use up the process's file
-/// descriptors.
 class CoordinationServer {
  public:
   /// Listens on `host` alone; on `port`, or any free one if 0.
@@ -60,7 +56,7 @@ class CoordinationServer {
   void AcceptFrom(const File& listener);
   void Receive(Peer peer, Client& client);
   void Close(Peer peer);
-  void Do(CoordinatorState::Actions actions);
+  void Do(const CoordinatorState::Actions& actions);
 
   const CoordinationTimes times_;
   int port_ = 0;
@@ -76,7 +72,6 @@ class CoordinationServer {
   File events_;  // An epoll.
   Peer next_peer_ = 0;
   std::map<Peer, Client> clients_;
-  std::map<Peer, absl::Time> strangers_;  // With the time of connection.
 };
 
 }  // namespace crosshatch::coordination

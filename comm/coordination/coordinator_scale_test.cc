@@ -101,10 +101,11 @@ class LargeJob {
   }
   static void Count(const CoordinatorState::Actions& actions,
                     Traffic& traffic) {
-    for (const auto& [peer, message] : actions.send) {
+    for (const auto& [to, message] : actions.send) {
       const auto bytes = static_cast<int64_t>(message.ByteSizeLong());
-      ++traffic.out;
-      traffic.bytes_out += bytes;
+      const auto count = static_cast<int64_t>(to.size());
+      traffic.out += count;
+      traffic.bytes_out += count * bytes;
       traffic.largest_out = std::max(traffic.largest_out, bytes);
     }
   }

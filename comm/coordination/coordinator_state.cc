@@ -91,16 +91,24 @@ bool CoordinatorState::is_deserted() const {
   });
 }
 
-void CoordinatorState::Send(Peer peer, ServerMessage message,
-                            Actions& actions) const {
-  actions.send.push_back({peer, std::move(message)});
+void CoordinatorState::SendToAll(ServerMessage message,
+                                 Actions& actions) const {
+  std::vector<Peer> all;
+  for (const auto& [index, rank] : ranks_) {
+    if (rank.is_connected) all.push_back(rank.peer);
+  }
+  actions.send.push_back({std::move(all), std::move(message)});
 }
 
-void CoordinatorState::SendToAll(const ServerMessage& message,
-                                 Actions& actions) const {
-  for (const auto& [index, rank] : ranks_) {
-    if (rank.is_connected) Send(rank.peer, message, actions);
+CoordinatorState::Actions CoordinatorState::OnConnect(Peer peer,
+                                                      absl::Time now) {
+  Actions actions;
+  if (strangers_.size() == kMostStrangers) {
+    actions.drop.push_back(strangers_.begin()->first);
+    strangers_.erase(strangers_.begin());
   }
+  strangers_[peer] = now;
+  return actions;
 }
 
 void CoordinatorState::Refuse(Peer peer, const std::string& why,
@@ -108,7 +116,7 @@ void CoordinatorState::Refuse(Peer peer, const std::string& why,
   ++refused_;
   ServerMessage message;
   message.set_refused(why);
-  Send(peer, std::move(message), actions);
+  actions.send.push_back({{peer}, std::move(message)});
   actions.close.push_back(peer);
 }
 
@@ -182,32 +190,33 @@ void CoordinatorState::Register(Peer peer, const Registration& registration,
     }
     ServerMessage message;
     *message.mutable_failure() = ToMessage(*failure_);
-    Send(peer, std::move(message), actions);
+    actions.send.push_back({{peer}, std::move(message)});
     actions.close.push_back(peer);
     return;
   }
   ranks_[member.rank()] = {
       .member = member, .peer = peer, .last_received = now};
   rank_of_[peer] = member.rank();
-  Send(peer, Message(&ServerMessage::mutable_heartbeat), actions);
+  strangers_.erase(peer);
+  actions.send.push_back({{peer}, Message(&ServerMessage::mutable_heartbeat)});
   if (static_cast<int>(ranks_.size()) == self_.size()) Start(actions);
 }
 
 void CoordinatorState::Start(Actions& actions) {
   phase_ = Phase::kRunning;
-  std::map<std::string, ServerMessage> messages;  // By machine.
+  std::map<std::string, Outgoing> by_machine;
   for (const auto& [index, rank] : ranks_) {
-    Started& started = *messages[rank.member.machine()].mutable_started();
+    Outgoing& out = by_machine[rank.member.machine()];
+    out.to.push_back(rank.peer);
+    Started& started = *out.message.mutable_started();
     if (started.neighbours_size() == kMostNeighbours) continue;
     Neighbour& neighbour = *started.add_neighbours();
     neighbour.set_rank(index);
     neighbour.set_pid(rank.member.pid());
   }
-  for (auto& [machine, message] : messages) {
-    *message.mutable_started()->mutable_rank_0() = self_;
-  }
-  for (const auto& [index, rank] : ranks_) {
-    Send(rank.peer, messages.at(rank.member.machine()), actions);
+  for (auto& [machine, out] : by_machine) {
+    *out.message.mutable_started()->mutable_rank_0() = self_;
+    actions.send.push_back(std::move(out));
   }
 }
 
@@ -243,7 +252,8 @@ void CoordinatorState::OnMessageOf(Rank& rank, const ClientMessage& message,
       if (!std::exchange(rank.sent_goodbye, true)) ++num_goodbyes_;
       const bool over = num_goodbyes_ == self_.size();
       if (phase_ == Phase::kFailed) {
-        Send(rank.peer, Message(&ServerMessage::mutable_dismissed), actions);
+        actions.send.push_back(
+            {{rank.peer}, Message(&ServerMessage::mutable_dismissed)});
       } else if (phase_ == Phase::kRunning && over) {
         phase_ = Phase::kDismissed;
         SendToAll(Message(&ServerMessage::mutable_dismissed), actions);
@@ -300,12 +310,13 @@ void CoordinatorState::OnGather(int rank, const Gather& gather, absl::Time now,
         absl::StrCat("'", gather_name_, "' has ", bytes,
                      " bytes of all ranks; the most is ", kMostGatheredBytes)));
   }
-  SendToAll(message, actions);
+  SendToAll(std::move(message), actions);
 }
 
 CoordinatorState::Actions CoordinatorState::OnBroken(Peer peer,
                                                      absl::Time now) {
   Actions actions;
+  strangers_.erase(peer);
   const auto found = rank_of_.find(peer);
   if (found == rank_of_.end()) return actions;
   Rank& rank = ranks_.at(found->second);
@@ -405,10 +416,11 @@ void CoordinatorState::Announce(FailureNotice failure, Actions& actions) {
   failure_ = std::move(failure);
   ServerMessage message;
   *message.mutable_failure() = ToMessage(*failure_);
-  SendToAll(message, actions);
+  SendToAll(std::move(message), actions);
   for (const auto& [index, rank] : ranks_) {
     if (rank.sent_goodbye && rank.is_connected) {
-      Send(rank.peer, Message(&ServerMessage::mutable_dismissed), actions);
+      actions.send.push_back(
+          {{rank.peer}, Message(&ServerMessage::mutable_dismissed)});
     }
   }
 }
@@ -433,6 +445,11 @@ std::string CoordinatorState::LateStart(absl::Time now) const {
 
 CoordinatorState::Actions CoordinatorState::OnTick(absl::Time now) {
   Actions actions;
+  while (!strangers_.empty() &&
+         now - strangers_.begin()->second > kLongestSilence) {
+    actions.drop.push_back(strangers_.begin()->first);
+    strangers_.erase(strangers_.begin());
+  }
   for (auto& [index, rank] : ranks_) {
     if (rank.is_gone || now - rank.last_received <= times_.heartbeat) continue;
     OnDeath(rank,
@@ -452,7 +469,7 @@ CoordinatorState::Actions CoordinatorState::OnTick(absl::Time now) {
   if (phase_ == Phase::kFailed && !losses_.world_ranks.empty()) {
     ServerMessage message;
     *message.mutable_failure() = ToMessage(std::exchange(losses_, {}));
-    SendToAll(message, actions);
+    SendToAll(std::move(message), actions);
   }
   if (phase_ == Phase::kRunning && !blobs_.empty() && now >= gather_until_) {
     std::vector<int> missing;

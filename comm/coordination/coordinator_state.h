@@ -48,27 +48,37 @@ struct CoordinationTimes {
 /// Returns "rank 2 (process 4711 on host a17)".
 std::string Describe(const Member& member);
 
-/// A pure state machine: no clock, no lock, no socket. A peer is the connection
-/// of a process; processes of other jobs do not become ranks. Times are of a
-/// clock that does not advance while the coordinator's process is stopped.
+/// A pure state machine: no clock, no lock, no socket. A peer is a connection;
+/// peers are numbered in the order in which they connect. Times are of a clock
+/// that does not advance while the coordinator's process is stopped.
+///
+/// A stranger is a peer that has not registered as a rank. At most
+/// kMostStrangers are connected at a time, each for kLongestSilence at most, so
+/// that strangers cannot use up the process's file descriptors.
 class CoordinatorState {
  public:
   using Peer = int64_t;
   struct Outgoing {
-    Peer peer;
+    std::vector<Peer> to;
     ServerMessage message;
   };
   /// What to do after a transition, the messages first.
   struct Actions {
     std::vector<Outgoing> send;
-    std::vector<Peer> close;
+    std::vector<Peer> close;  ///< Once their messages have been sent.
+    std::vector<Peer> drop;   ///< At once.
   };
+
+  static constexpr size_t kMostStrangers = 128;
+  static constexpr absl::Duration kLongestSilence = absl::Seconds(10);
 
   /// \param self rank 0, whose process has the coordinator. The others must
   ///     have its size and program. It registers as the others do.
   CoordinatorState(Member self, std::string token, CoordinationTimes times,
                    absl::Time now);
 
+  /// Handles a new connection.
+  Actions OnConnect(Peer peer, absl::Time now);
   /// Handles a message. The first one of a peer must be its registration.
   Actions OnMessage(Peer peer, const ClientMessage& message, absl::Time now);
   /// Handles the end of a connection.
@@ -106,8 +116,7 @@ class CoordinatorState {
     bool is_connected = true;
   };
 
-  void Send(Peer peer, ServerMessage message, Actions& actions) const;
-  void SendToAll(const ServerMessage& message, Actions& actions) const;
+  void SendToAll(ServerMessage message, Actions& actions) const;
   void Start(Actions& actions);
   void Refuse(Peer peer, const std::string& why, Actions& actions);
   void Register(Peer peer, const Registration& registration, absl::Time now,
@@ -132,6 +141,7 @@ class CoordinatorState {
   Phase phase_ = Phase::kJoining;
   std::map<int, Rank> ranks_;
   std::map<Peer, int> rank_of_;
+  std::map<Peer, absl::Time> strangers_;  ///< With the time of connection.
   /// Processes of the job, including those that came after its failure.
   int came_ = 0;
   bool is_late_ = false;  // Missing ranks are not waited for any more.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/comm/coordination/coordinator_state.h"
 
+#include <algorithm>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -77,6 +78,9 @@ class Job {
     *message.mutable_registration()->mutable_member() = member;
     return Texts(state_.OnMessage(peer, message, Now()));
   }
+  std::vector<std::string> Connect(int peer) {
+    return Texts(state_.OnConnect(peer, Now()));
+  }
   std::vector<std::string> Come(int rank) {
     return Register(10 + rank, MemberOf(rank, size_));
   }
@@ -137,12 +141,17 @@ class Job {
   static std::vector<std::string> Texts(
       const CoordinatorState::Actions& actions) {
     std::vector<std::string> texts;
-    for (const auto& [peer, message] : actions.send) {
+    for (const auto& [to, message] : actions.send) {
       if (message.has_heartbeat()) continue;
-      texts.push_back(absl::StrCat(peer, " ", Text(message)));
+      for (const auto peer : to) {
+        texts.push_back(absl::StrCat(peer, " ", Text(message)));
+      }
     }
     for (const auto peer : actions.close) {
       texts.push_back(absl::StrCat(peer, " closed"));
+    }
+    for (const auto peer : actions.drop) {
+      texts.push_back(absl::StrCat(peer, " dropped"));
     }
     return texts;
   }
@@ -178,13 +187,15 @@ TEST(CoordinatorStateTest, RanksReceiveTheRanksOfTheirMachine) {
     member.set_machine(rank == 2 || rank == 5 ? "a" : "b");
     actions = state.OnMessage(rank, message, absl::UnixEpoch());
   }
-  ASSERT_EQ(actions.send.size(), 71u);
+  // One answers the last registration, and one goes to each machine.
+  ASSERT_EQ(actions.send.size(), 3u);
   const auto neighbours = [&](int rank) {
-    // The first one answers the last registration.
     std::vector<std::pair<int, int>> all;
-    for (const Neighbour& each :
-         actions.send[rank + 1].message.started().neighbours()) {
-      all.emplace_back(each.rank(), each.pid());
+    for (const auto& [to, message] : actions.send) {
+      if (std::find(to.begin(), to.end(), rank) == to.end()) continue;
+      for (const Neighbour& each : message.started().neighbours()) {
+        all.emplace_back(each.rank(), each.pid());
+      }
     }
     return all;
   };
@@ -202,6 +213,18 @@ TEST(CoordinatorStateTest, AllReceiveTheBlobsOfAllByRankAndAgain) {
                 ElementsAre("10 gathered a,b", "11 gathered a,b"));
   }
   EXPECT_THAT(job.Pass(7), IsEmpty());
+}
+
+TEST(CoordinatorStateTest, AllRanksShareTheMessageOfAGather) {
+  Job job(3);
+  job.Start();
+  job.Gather(0, "g");
+  job.Gather(1, "g");
+  ClientMessage last;
+  last.mutable_gather()->set_name("g");
+  const auto actions = job.state().OnMessage(12, last, job.Now());
+  ASSERT_EQ(actions.send.size(), 1u);
+  EXPECT_THAT(actions.send[0].to, ElementsAre(10, 11, 12));
 }
 
 TEST(CoordinatorStateTest, RanksThatDoNotGatherAreNamed) {
@@ -270,6 +293,34 @@ TEST(CoordinatorStateTest, StrangersDoNotDisturbTheJob) {
   job.Come(0);
   EXPECT_THAT(job.Come(1),
               ElementsAre("10 started by 100", "11 started by 100"));
+}
+
+TEST(CoordinatorStateTest, StrangersAreDroppedAfterTenSeconds) {
+  Job job(1);
+  for (const int peer : {1, 2, 10}) EXPECT_THAT(job.Connect(peer), IsEmpty());
+  EXPECT_THAT(job.Come(0), Contains("10 started by 100"));
+  job.Break(-8);  // Peer 2 closes its connection.
+  job.Register(1, MemberOf(0, 1), "tokem");
+  job.Pass(4);
+  job.Heartbeat(0, "");
+  EXPECT_THAT(job.Connect(20), IsEmpty());
+  EXPECT_THAT(job.Pass(6), IsEmpty());
+  job.Heartbeat(0, "");
+  // It does not read its refusal, and the rank is none any more.
+  EXPECT_THAT(job.Pass(0.1), ElementsAre("1 dropped"));
+  EXPECT_THAT(job.Pass(3.9), IsEmpty());
+  EXPECT_THAT(job.Pass(0.1), ElementsAre("20 dropped"));
+}
+
+TEST(CoordinatorStateTest, TheOldestOfTooManyStrangersIsDropped) {
+  Job job(1);
+  job.Connect(0);
+  constexpr auto kMost = static_cast<int>(CoordinatorState::kMostStrangers);
+  for (int peer = 100; peer < 100 + kMost - 1; ++peer) {
+    EXPECT_THAT(job.Connect(peer), IsEmpty());
+  }
+  EXPECT_THAT(job.Connect(300), ElementsAre("0 dropped"));
+  EXPECT_THAT(job.Connect(301), ElementsAre("100 dropped"));
 }
 
 // Jobs without a user's token share a token if they share an address.
