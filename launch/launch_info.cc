@@ -12,6 +12,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "crosshatch/base/status_macros.h"
 
 namespace crosshatch {
@@ -157,19 +160,28 @@ uint64_t HashOf(const std::string& job) {
 /// Returns a port that the system does not assign to clients.
 int PortOf(uint64_t hash) { return static_cast<int>(20000 + hash % 10000); }
 
-/// Returns the first address in "ID;tcp://ADDRESS,ADDRESS:PORT;tcp6://...".
-std::string FirstAddress(const std::string& uri) {
-  const size_t scheme = uri.find("://");
-  if (scheme == std::string::npos) return "";
-  const std::string rest = uri.substr(scheme + 3);
-  return rest[0] == '['
-             ? Bracketed(rest.substr(1, rest.find_first_of(",]") - 1))
-             : rest.substr(0, rest.find_first_of(",:"));
+/// Returns the addresses in "ID;tcp://ADDRESS,ADDRESS:PORT;tcp6://[ADDRESS,
+/// ADDRESS]:PORT", separated by commas.
+std::string AddressesOf(const std::string& uri) {
+  std::vector<std::string> addresses;
+  for (const absl::string_view part : absl::StrSplit(uri, ';')) {
+    const size_t scheme = part.find("://");
+    if (scheme == absl::string_view::npos) continue;
+    absl::string_view list = part.substr(scheme + 3);
+    list = list.substr(0, list.rfind(':'));
+    absl::ConsumePrefix(&list, "[");
+    absl::ConsumeSuffix(&list, "]");
+    for (const absl::string_view address :
+         absl::StrSplit(list, ',', absl::SkipEmpty())) {
+      addresses.push_back(Bracketed(std::string(address)));
+    }
+  }
+  return absl::StrJoin(addresses, ",");
 }
 
 /// Returns rank 0's address under mpirun, which gives each job random bits: an
-/// address of mpirun's host, where rank 0 is expected, or if there is only one
-/// host, a loopback address that no other job has.
+/// addresses of mpirun's host, where rank 0 is expected, or if there is only
+/// one host, a loopback address that no other job has.
 absl::StatusOr<RendezvousEndpoint> OpenMpiEndpoint(const Reader& reader,
                                                    const LaunchInfo& info) {
   const std::string bits = reader.Get("OMPI_MCA_orte_precondition_transports");
@@ -188,7 +200,7 @@ absl::StatusOr<RendezvousEndpoint> OpenMpiEndpoint(const Reader& reader,
                      ".", 1 + (hash >> 48) % 254);
     return endpoint;
   }
-  endpoint.host = FirstAddress(uri);
+  endpoint.host = AddressesOf(uri);
   if (!endpoint.host.empty() || reader.Has("CROSSHATCH_COORDINATOR")) {
     return endpoint;
   }

@@ -24,7 +24,7 @@ enum class Launcher : uint8_t {
 
 /// The address of rank 0's coordinator, and the secret of the job.
 struct RendezvousEndpoint {
-  /// A name or an address (an IPv6 one in brackets).
+  /// Names or addresses (IPv6 ones in brackets), separated by commas.
   std::string host = {};
   int port = 0;
   /// Only processes with this token join the job.

@@ -117,16 +117,20 @@ INSTANTIATE_TEST_SUITE_P(
               {"SLURM_PROCID", "0"}},
              "nobody 0/1 local -1/-1 at :0 with "},
         Case{"Mpirun", Mpi(),
-             "mpirun 1/4 local 1/2 at 10.1.0.1:26826 with job mpi/77"},
+             "mpirun 1/4 local 1/2 at 10.1.0.1,10.2.0.1,[fd00::2]:26826 with "
+             "job mpi/77"},
         Case{"MpirunWithoutLocalRanks",
              With(Mpi(), {{"OMPI_COMM_WORLD_LOCAL_RANK", ""},
                           {"OMPI_COMM_WORLD_LOCAL_SIZE", ""}}),
-             "mpirun 1/4 local -1/-1 at 10.1.0.1:26826 with job mpi/77"},
+             "mpirun 1/4 local -1/-1 at 10.1.0.1,10.2.0.1,[fd00::2]:26826 with "
+             "job mpi/77"},
         Case{"MpirunWithALocalRankAlone",
              With(Mpi(), {{"OMPI_COMM_WORLD_LOCAL_SIZE", ""}}),
-             "mpirun 1/4 local 1/-1 at 10.1.0.1:26826 with job mpi/77"},
+             "mpirun 1/4 local 1/-1 at 10.1.0.1,10.2.0.1,[fd00::2]:26826 with "
+             "job mpi/77"},
         Case{"MpirunWithRandomBits", With(Mpi(), {Bits()}),
-             "mpirun 1/4 local 1/2 at 10.1.0.1:28290 with -56ab"},
+             "mpirun 1/4 local 1/2 at 10.1.0.1,10.2.0.1,[fd00::2]:28290 with "
+             "-56ab"},
         Case{"MpirunOnOneHost",
              With(Mpi(), {{"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}}),
              "mpirun 1/4 local 1/4 at 127.184.248.43:26826 with job mpi/77"},
@@ -136,12 +140,14 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"MpirunOnAddressSix",
              With(Mpi(),
                   {{"OMPI_MCA_orte_hnp_uri", "7.0;tcp6://[fd::2,fd::3]:81"}}),
-             "mpirun 1/4 local 1/2 at [fd::2]:28926 with job mpi/77"},
+             "mpirun 1/4 local 1/2 at [fd::2],[fd::3]:28926 with job mpi/77"},
         Case{"MpirunInSlurm", With(Mpi(), Slurm()),
-             "mpirun 1/4 local 1/2 at 10.1.0.1:26826 with job mpi/77"},
+             "mpirun 1/4 local 1/2 at 10.1.0.1,10.2.0.1,[fd00::2]:26826 with "
+             "job mpi/77"},
         Case{"MpirunAndEqualVariables",
              With(Mpi(), {{"RANK", "1"}, {"WORLD_SIZE", "4"}}),
-             "mpirun 1/4 local 1/2 at 10.1.0.1:26826 with job mpi/77"},
+             "mpirun 1/4 local 1/2 at 10.1.0.1,10.2.0.1,[fd00::2]:26826 with "
+             "job mpi/77"},
         Case{"MpirunWithACoordinator",
              With(Mpi(), {{"CROSSHATCH_COORDINATOR", "a:7"}}),
              "mpirun 1/4 local 1/2 at a:7 with job mpi/77"},

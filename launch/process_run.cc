@@ -132,7 +132,6 @@ class Process {
   bool has_run_ = false;
   std::atomic<bool> has_announced_ = false;
   std::atomic<bool> has_printed_own_ = false;
-  std::string coordinator_host_;
   // Null on the CPU.
   const DeviceBackend* device_ = nullptr;
   std::unique_ptr<DataPlanes> planes_;
@@ -217,7 +216,6 @@ void Process::WithinTime(absl::Duration time, const char* done,
 absl::Status Process::Join() {
   RendezvousEndpoint endpoint = info_.coordinator;
   endpoint.host = ReachableHost(endpoint.host);
-  coordinator_host_ = endpoint.host;
   if (info_.launcher == Launcher::kOpenMpi) {
     // It has started all: none may be missing for longer than in the job.
     times_.start = std::min(times_.start, options_.job.timeout);
@@ -345,7 +343,7 @@ absl::Status Process::RunRank(absl::FunctionRef<absl::Status(World&)> fn) {
   int num_gathered = 0;
   const UcxJoin ucx = {.rank = info_.rank,
                        .size = info_.size,
-                       .coordinator_host = coordinator_host_,
+                       .coordinator_host = client_->coordinator_host(),
                        .gather = [&](const std::string& blob) {
                          return client_->Gather(
                              absl::StrCat("ucx/", num_gathered++), blob,

@@ -85,7 +85,7 @@ std::string ChooseHost(const std::string& host,
 }
 
 std::string ReachableHost(const std::string& host) {
-  if (absl::StartsWith(host, "[")) return host;
+  if (absl::StartsWith(host, "[") || absl::StrContains(host, ',')) return host;
   return ChooseHost(host, Resolve(host), Interfaces());
 }
 

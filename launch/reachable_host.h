@@ -9,7 +9,7 @@ namespace crosshatch {
 
 /// Returns a name or address by which other hosts reach rank 0 at `host`.
 /// Systems such as Debian map a host's own name to 127.0.1.1; such a name is
-/// replaced by the address of a network interface. Addresses and
+/// replaced by the address of a network interface. Addresses, lists of them and
 /// "localhost" are returned unchanged.
 std::string ReachableHost(const std::string& host);
 
