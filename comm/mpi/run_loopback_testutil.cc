@@ -1,11 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/comm/mpi/run_loopback_testutil.h"
 
+#include <chrono>
 #include <memory>
 #include <thread>
 #include <utility>
 
+#include "crosshatch/base/status_macros.h"
+
 namespace crosshatch::internal {
+namespace {
+
+/// Elements of a rank's list in a LongGather.
+constexpr size_t kLongCount = 1000;
+
+}  // namespace
 
 void FailureChannelForTest::Report(const FailureNotice& notice) {
   {
@@ -83,6 +92,24 @@ std::vector<ProcessResult> RunLoopback(
   }
   for (std::thread& thread : threads) thread.join();
   return results;
+}
+
+void SleepUntil(absl::FunctionRef<bool()> condition) {
+  while (!condition()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+LongGather::LongGather(World& world)
+    : world_(world),
+      mine_(kLongCount, static_cast<float>(world.rank() + 1)),
+      all_(kLongCount * static_cast<size_t>(world.size())) {}
+
+absl::Status LongGather::Issue() {
+  CH_ASSIGN_OR_RETURN(auto comm,
+                      world_.Group("all", world_.AllRanks(), "comm"));
+  return AllGather(*comm, mine_.data(), all_.data(), kLongCount, kFloat32,
+                   world_.context().SideStream("comm"), "weights");
 }
 
 }  // namespace crosshatch::internal

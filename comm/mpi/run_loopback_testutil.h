@@ -73,6 +73,21 @@ std::vector<ProcessResult> RunLoopback(
     absl::FunctionRef<MpiOptions(int rank)> options,
     const std::function<void(int rank)>& returned = nullptr);
 
+/// Polls until `condition` holds.
+void SleepUntil(absl::FunctionRef<bool()> condition);
+
+/// An all-gather of lists that are too long for payloads.
+class LongGather {
+ public:
+  explicit LongGather(World& world);
+
+  absl::Status Issue();
+
+ private:
+  World& world_;
+  std::vector<float> mine_, all_;
+};
+
 }  // namespace crosshatch::internal
 
 #endif  // CROSSHATCH_COMM_MPI_RUN_LOOPBACK_TESTUTIL_H_
