@@ -317,13 +317,23 @@ absl::Status DropFromAnotherSeedUnderTp(const DeviceMesh& mesh) {
   return RankContext::Current().Synchronize();
 }
 
-absl::Status GiveOtherIds(const DeviceMesh& mesh) {
+absl::Status LookUp(const DeviceMesh& mesh, const std::vector<int32_t>& ids) {
   Words words;
   CH_RETURN_IF_ERROR(
       tp::ParallelizeModule(words, mesh, {{"table", tp::ColwiseParallel()}}));
   CH_RETURN_IF_ERROR(words.Materialize({}));
-  const int32_t id = *mesh.index(0) == 0 ? 1 : 2;
-  return Backward(Sum(words.Forward(FromValues<int32_t>({2}, {0, id}))));
+  return Backward(Sum(words.Forward(
+      FromValues<int32_t>({static_cast<int64_t>(ids.size())}, ids))));
+}
+
+absl::Status GiveOtherIds(const DeviceMesh& mesh) {
+  return LookUp(mesh, {0, *mesh.index(0) == 0 ? 1 : 2});
+}
+
+// Splits an odd batch over ranks that share rows.
+absl::Status ReadRowsOfTheWholeMesh(const DeviceMesh& mesh) {
+  return LookUp(mesh, std::vector<int32_t>(
+                          static_cast<size_t>(RowsOf(mesh, 3).size()), 1));
 }
 
 // The plan does not contain the table.
@@ -435,6 +445,8 @@ std::vector<Mistake> Mistakes() {
        "SetDropoutStep received"},
       {"IdsThatDiffer", 2, GiveOtherIds,
        "in module table (Embedding): ranks 0 and 1 replicate a part of [2]"},
+      {"RowsOfTheWholeMesh", 2, ReadRowsOfTheWholeMesh,
+       "rank 0 has shape [2], rank 1 [1], but they replicate each other"},
       {"IdsOfAPlainTableThatDiffer", 2, GiveOtherIdsToAPlainTable,
        "the plain input in module Linear: ranks 0 and 1 replicate"},
       {"ModesOfDropout", 2, DropOnOneRankUnderTp,
@@ -496,7 +508,7 @@ INSTANTIATE_TEST_SUITE_P(All, ErrorMessagesTest,
 
 // Each row of the page's table quotes the message of a mistake in this file, or
 // names the test that makes it.
-TEST(ErrorsPageTest, SaysNothingThatNoTestRaises) {
+TEST(ErrorsPageTest, EveryRowHasATest) {
   const std::string page = Page();
   std::stringstream rows(page.substr(page.find("## Mistakes that come first")));
   const std::vector<Mistake> mistakes = Mistakes();

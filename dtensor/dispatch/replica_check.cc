@@ -41,7 +41,7 @@ struct Part {
   Layout layout;
   Shape sizes;           // Global.
   bool is_data = false;  // What a program reads, or what follows from it.
-  std::string hash;
+  std::string local;     // The local shape, and a hash of the elements.
 };
 
 // Integers compared so far, by hashes of what the ranks of a mesh share, so
@@ -59,7 +59,8 @@ Part PartOf(std::string what, const Tensor& local, const Layout& layout,
           .layout = layout,
           .sizes = Shape(sizes.begin(), sizes.end()),
           .is_data = is_data,
-          .hash = HashOfElements(local)};
+          .local = absl::StrCat(ToString(local.sizes()), " ",
+                                HashOfElements(local))};
 }
 
 bool IsFirst(absl::string_view what, const std::string* module,
@@ -69,10 +70,14 @@ bool IsFirst(absl::string_view what, const std::string* module,
   return ComparedHere().seen.insert(absl::HashOf(what, in, layout)).second;
 }
 
-// Returns OK if `hashes`, of all ranks of `mesh`, are equal for ranks that
-// replicate each other by the layout of `part`.
-absl::Status CompareHashes(const Part& part,
-                           const std::vector<absl::string_view>& hashes,
+bool IsFirstOn(const DeviceMesh& mesh) {
+  return ComparedHere().seen.insert(absl::HashOf(mesh.layout())).second;
+}
+
+// Returns OK if `locals`, Part::local of all ranks of `mesh`, are equal for
+// ranks that replicate each other by the layout of `part`.
+absl::Status CompareLocals(const Part& part,
+                           const std::vector<absl::string_view>& locals,
                            const DeviceMesh& mesh) {
   std::vector<int> axes(static_cast<size_t>(mesh.ndim()));
   std::iota(axes.begin(), axes.end(), 0);
@@ -83,16 +88,30 @@ absl::Status CompareHashes(const Part& part,
       if (part.layout.state_of_axis(axis).is_replicate()) at[axis] = 0;
     }
     const int first = mesh.layout().GroupIndex(axes, at);
-    if (hashes[static_cast<size_t>(i)] == hashes[static_cast<size_t>(first)]) {
-      continue;
+    const absl::string_view ours = locals[static_cast<size_t>(first)];
+    const absl::string_view theirs = locals[static_cast<size_t>(i)];
+    if (ours == theirs) continue;
+    const int ranks[] = {mesh.layout().ranks()[first],
+                         mesh.layout().ranks()[i]};
+    const auto shape = [](absl::string_view local) {
+      return local.substr(0, local.find(']') + 1);
+    };
+    if (shape(ours) != shape(theirs)) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          part.what, ": rank ", ranks[0], " has shape ", shape(ours), ", rank ",
+          ranks[1], " ", shape(theirs), ", but they replicate each other by ",
+          part.layout.ToString(), " on ", mesh.ToString(),
+          ": ranks that split no batch between them read the same rows; call "
+          "RowsOf with the axes that split the batch, not the whole mesh"));
     }
     return absl::FailedPreconditionError(absl::StrCat(
-        part.what, ": ranks ", mesh.layout().ranks()[first], " and ",
-        mesh.layout().ranks()[i], " replicate a part of ", ToString(part.sizes),
-        " by ", part.layout.ToString(), " on ", mesh.ToString(),
+        part.what, ": ranks ", ranks[0], " and ", ranks[1],
+        " replicate a part of ", ToString(part.sizes), " by ",
+        part.layout.ToString(), " on ", mesh.ToString(),
         ", but hold different values",
-        part.is_data ? ": ranks that split no batch between them are given "
-                       "the same ids, targets and masks"
+        part.is_data ? ": ranks that split no batch between them are given the "
+                       "same ids, targets and masks, the same seeds and the "
+                       "same mode (set_training)"
                      : ""));
   }
   return absl::OkStatus();
@@ -103,7 +122,7 @@ absl::Status CompareParts(const std::vector<Part>& parts,
                           const DeviceMesh& mesh) {
   CH_ASSIGN_OR_RETURN(Communicator * group, MeshCommunicator(mesh));
   std::string text;
-  for (const Part& part : parts) absl::StrAppend(&text, part.hash, ",");
+  for (const Part& part : parts) absl::StrAppend(&text, part.local, ";");
   std::string label = absl::StrCat("replicas: ", parts[0].what);
   if (parts.size() > 1) {
     absl::StrAppend(&label, " and ", parts.size() - 1, " more");
@@ -112,25 +131,26 @@ absl::Status CompareParts(const std::vector<Part>& parts,
                       group->Exchange(text, label));
   std::vector<std::vector<absl::string_view>> by_rank;
   for (const std::string& of_rank : texts) {
-    by_rank.push_back(absl::StrSplit(of_rank, ','));
+    by_rank.push_back(absl::StrSplit(of_rank, ';'));
   }
   for (size_t i = 0; i < parts.size(); ++i) {
-    std::vector<absl::string_view> hashes;
-    for (const auto& of_rank : by_rank) hashes.push_back(of_rank[i]);
-    CH_RETURN_IF_ERROR(CompareHashes(parts[i], hashes, mesh));
+    std::vector<absl::string_view> locals;
+    for (const auto& of_rank : by_rank) locals.push_back(of_rank[i]);
+    CH_RETURN_IF_ERROR(CompareLocals(parts[i], locals, mesh));
   }
   return absl::OkStatus();
 }
 
 // Compares the part with those of other ranks, or queues it for the end of the
-// forward.
+// forward. The first part on a mesh does not wait: if ranks have different
+// numbers of rows, the next collective would fail, in words of its own.
 void TakeUp(const char* what, const Tensor& local, const DeviceMesh& mesh,
             const Layout& layout, ShapeView sizes, bool is_data) {
   const std::shared_ptr<const std::string> module = RunningModule();
   std::string where = what;
   if (module != nullptr) absl::StrAppend(&where, " in module ", *module);
   Part part = PartOf(std::move(where), local, layout, sizes, is_data);
-  if (!ComparesReplicas() && module != nullptr) {
+  if (!ComparesReplicas() && module != nullptr && !IsFirstOn(mesh)) {
     auto& waiting = ComparedHere().waiting;
     auto of_mesh =
         std::find_if(waiting.begin(), waiting.end(),

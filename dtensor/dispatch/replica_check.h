@@ -40,9 +40,10 @@ absl::Status CompareReplicas(const std::string& what, const Tensor& local,
 /// all of them. Otherwise it compares integers only (ids, targets, positions,
 /// masks), the first time that `what` takes such a tensor, of that layout, in
 /// the running module: they come from the program's own reading of data, and no
-/// later check finds a difference. Within a module they wait for
-/// CompareTakenInputs, so that a forward needs one exchange. A backward takes
-/// what its forward took. Every rank of the mesh calls it.
+/// later check finds a difference. Shapes are compared, too. Within a module,
+/// the first on a mesh is compared at once, and the others wait for
+/// CompareTakenInputs, which needs one exchange. A backward takes what its
+/// forward took. Every rank of the mesh calls it.
 void CompareReplicasOfInput(const char* what, const Tensor& local,
                             const DeviceMesh& mesh, const Layout& layout,
                             ShapeView sizes);
@@ -53,7 +54,7 @@ void CompareReplicasOnce(const char* what, const Tensor& local,
                          const DeviceMesh& mesh, const Layout& layout,
                          ShapeView sizes);
 
-/// Compares the waiting inputs, by one exchange for each mesh. Module::Call
+/// Compares waiting inputs, by one exchange for each mesh. Module::Call
 /// calls it at the end of the outermost forward. Every rank calls it alike.
 void CompareTakenInputs();
 
