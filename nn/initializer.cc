@@ -178,6 +178,32 @@ Initializer ByElement(std::function<double(const InitElement&)> value) {
 
 }  // namespace init
 
+std::string Initializer::ToString() const {
+  constexpr const char* kFans[] = {"", " / sqrt(fan_in)", " / sqrt(fan_out)",
+                                   " / sqrt(mean of fan_in and fan_out)"};
+  const char* const divisor = kFans[static_cast<int>(fan)];
+  const std::string bounds = absl::StrCat("[", low, ", ", high, ")");
+  const std::string normal =
+      absl::StrCat("normal(mean ", mean, ", stddev ", stddev, divisor, ")");
+  switch (kind) {
+    case Kind::kZeros:
+      return "zeros";
+    case Kind::kOnes:
+      return "ones";
+    case Kind::kConstant:
+      return absl::StrCat("constant(", mean, ")");
+    case Kind::kNormal:
+      return normal;
+    case Kind::kUniform:
+      return absl::StrCat("uniform", bounds, divisor);
+    case Kind::kTruncatedNormal:
+      return absl::StrCat(normal, " within ", bounds);
+    case Kind::kByElement:
+      break;
+  }
+  return "by element";
+}
+
 absl::Status CheckInitializer(const std::string& name, const Tensor& tensor,
                               const Initializer& initializer) {
   const auto refuse = [&](const auto&... why) {

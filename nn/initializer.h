@@ -65,6 +65,10 @@ struct Initializer {
   /// kByElement: computes the value. Called on the rank's thread, for the
   /// elements of this rank's shard in order.
   std::function<double(const InitElement&)> value = nullptr;
+
+  /// Returns the distribution and its parameters, such as "normal(mean 0,
+  /// stddev 0.02)".
+  std::string ToString() const;
 };
 
 namespace init {
@@ -98,8 +102,7 @@ Initializer ByElement(std::function<double(const InitElement&)> value);
 
 /// Returns OK if `initializer` can fill `tensor`.
 /// \error kInvalidArgument naming `name` and the reason: a fan of fewer than
-/// two
-///     dims, random numbers for integers, or empty bounds.
+///     two dims, random numbers for integers, or empty bounds.
 absl::Status CheckInitializer(const std::string& name, const Tensor& tensor,
                               const Initializer& initializer);
 

@@ -154,7 +154,25 @@ TEST(InitializerTest, ValuesAreEqualOnEveryMesh) {
   });
 }
 
-TEST(InitializerTest, RefusesWhatDoesNotFit) {
+TEST(InitializerTest, PrintsItsDistribution) {
+  EXPECT_EQ(Initializer{}.ToString(), "zeros");
+  EXPECT_EQ(Initializer{.kind = Initializer::Kind::kOnes}.ToString(), "ones");
+  EXPECT_EQ(init::Constant(0.5).ToString(), "constant(0.5)");
+  EXPECT_EQ(init::Normal(2, 1).ToString(), "normal(mean 1, stddev 2)");
+  EXPECT_EQ(init::Uniform(-1, 1).ToString(), "uniform[-1, 1)");
+  EXPECT_EQ(init::TruncatedNormal().ToString(),
+            "normal(mean 0, stddev 1) within [-2, 2)");
+  EXPECT_EQ(init::KaimingNormal(1).ToString(),
+            "normal(mean 0, stddev 1 / sqrt(fan_in))");
+  EXPECT_EQ(init::KaimingNormal(1, Initializer::Fan::kOut).ToString(),
+            "normal(mean 0, stddev 1 / sqrt(fan_out))");
+  EXPECT_EQ(init::XavierNormal().ToString(),
+            "normal(mean 0, stddev 1 / sqrt(mean of fan_in and fan_out))");
+  EXPECT_EQ(init::ByElement([](const auto&) { return 0.0; }).ToString(),
+            "by element");
+}
+
+TEST(InitializerTest, RejectsUnsuitableTensors) {
   const auto message_of = [](const Shape& sizes, DType dtype,
                              const Initializer& initializer) {
     Parameter parameter(sizes, kFloat32, initializer);

@@ -30,13 +30,9 @@ std::vector<std::string> Describe(absl::Span<Parameter* const> parameters,
   for (const Parameter* parameter : parameters) {
     const Tensor& data = parameter->data();
     if (!data.is_distributed() || MeshOf(data) != mesh) continue;
-    const Initializer& by = parameter->initializer();
     lines.push_back(absl::StrCat(parameter->name(), " ", ToString(data.sizes()),
-                                 " ", LayoutOf(data).ToStringByDim(),
-                                 " (initializer ", static_cast<int>(by.kind),
-                                 ", stddev ", by.stddev, ", mean ", by.mean,
-                                 ", low ", by.low, ", high ", by.high, ", fan ",
-                                 static_cast<int>(by.fan), ")"));
+                                 " ", LayoutOf(data).ToStringByDim(), " ",
+                                 parameter->initializer().ToString()));
   }
   return lines;
 }
