@@ -68,7 +68,7 @@ absl::Status ParallelizeLlama(nn::Llama& model, const DeviceMesh& mesh,
   // The loss is divided by the number of targets of the whole batch, so every
   // target has the same weight however the batch is split.
   fsdp_options.reduction.divide_factor = 1.0;
-  fsdp_options.replicate_axis = "replicate";
+  if (fsdp_mesh.ndim() == 2) fsdp_options.replicate_axis = "replicate";
   fsdp_options.cpu_offload = options.offload;
   if (options.dtype != kFloat32) {
     fsdp_options.mixed_precision.param_dtype = options.dtype;

@@ -218,9 +218,11 @@ const ShardExtension& ExtensionFor(
   return any_distributed && !replicated ? DTensorExtension() : PlainExtension();
 }
 
-// Returns `mesh` with its axes in the order (replicate, shard), or (shard).
+// Returns `mesh` with its axes in the order (replicate, shard), or (shard). One
+// of `of_parameter` may lack replicate_axis if it is 1-D.
 absl::StatusOr<DeviceMesh> WithRoleOrder(const DeviceMesh& mesh,
-                                         const FullyShardOptions& options) {
+                                         const FullyShardOptions& options,
+                                         bool of_parameter) {
   if (mesh.ndim() > 2) {
     return absl::InvalidArgumentError(absl::StrCat(
         "FullyShard takes a mesh of one axis (shard) or two (replicate, "
@@ -235,13 +237,14 @@ absl::StatusOr<DeviceMesh> WithRoleOrder(const DeviceMesh& mesh,
   if (replicate.empty()) return mesh;
   const absl::Span<const std::string> names = mesh.axis_names();
   const bool has = mesh.layout().AxisIndex(replicate).ok();
-  if (has != (mesh.ndim() == 2)) {
+  if (!has && of_parameter && mesh.ndim() == 1) return mesh;
+  if (!has || mesh.ndim() == 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("FullyShard: replicate_axis \"", replicate, "\" is ",
                      has ? "the only axis" : "no axis", " of ", mesh.ToString(),
                      has ? ", which leaves none to shard over" : ""));
   }
-  if (!has || names[0] == replicate) return mesh;
+  if (names[0] == replicate) return mesh;
   return mesh.Slice({names[1], names[0]});
 }
 
@@ -386,7 +389,8 @@ absl::Status ShardModules(absl::Span<nn::Module* const> modules,
                           const DeviceMesh& given_mesh,
                           const FullyShardOptions& options, bool replicated) {
   CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                      WithRoleOrder(given_mesh, options));
+                      WithRoleOrder(given_mesh, options,
+                                    /*of_parameter=*/false));
   CH_RETURN_IF_ERROR(CheckArguments(modules, mesh, options));
   const Uses uses = UsesInTreesOf(modules);
   CH_ASSIGN_OR_RETURN(Sorted sorted, SortParameters(modules, uses, options));
@@ -399,7 +403,7 @@ absl::Status ShardModules(absl::Span<nn::Module* const> modules,
       CH_ASSIGN_OR_RETURN(
           parameter_mesh,
           WithRoleOrder(options.mesh_of(*parameter).value_or(given_mesh),
-                        options));
+                        options, /*of_parameter=*/true));
       CH_RETURN_IF_ERROR(
           CheckDivisor(*parameter, parameter_mesh, mesh, options));
     }

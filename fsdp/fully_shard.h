@@ -34,9 +34,8 @@ namespace crosshatch::fsdp {
 ///     FullyShardOptions::replicate_axis (default: the first axis) and shards
 ///     over the other axis.
 /// \error kInvalidArgument if `mesh` has more than two axes, lacks this rank
-/// or,
-///     with two axes, lacks replicate_axis, if options contradict each other,
-///     or if a parameter cannot be sharded.
+///     or replicate_axis, if options contradict each other, or if a parameter
+///     cannot be sharded.
 /// \error kFailedPrecondition if the module is sharded already, if an ancestor
 ///     that was sharded earlier has its parameters, or if a group below holds a
 ///     parameter that is tied with one outside of the group's modules.

@@ -278,7 +278,7 @@ TEST(FullyShardTest, TakesParametersOfAnyStrides) {
   }
 }
 
-TEST(FullyShardTest, LogsWhatItDoesInOrder) {
+TEST(FullyShardTest, LogsEventsInOrder) {
   LineSink sink(EventKind::kFsdp);
   std::vector<std::string> first;
   std::vector<std::string> second;
@@ -330,6 +330,9 @@ TEST(FullyShardTest, RefusesInvalidArguments) {
                                     "mesh(fsdp=2, replicate=1)"));
            CH_EXPECT_THAT(message(fsdp, {.replicate_axis = "fsdp"}),
                           HasSubstr("replicate_axis \"fsdp\" is the only axis "
+                                    "of mesh(fsdp=2)"));
+           CH_EXPECT_THAT(message(fsdp, {.replicate_axis = "replicate"}),
+                          HasSubstr("replicate_axis \"replicate\" is no axis "
                                     "of mesh(fsdp=2)"));
            FullyShardOptions options;
            options.shard_dim = [](const nn::Parameter&) { return 1; };

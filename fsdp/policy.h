@@ -125,8 +125,9 @@ struct FullyShardOptions {
   std::optional<RaggedShard> ragged_shard = {};
 
   /// Name of the axis of a 2-D mesh that replicates (HSDP); the other axis
-  /// shards. Empty: the first axis replicates. It is an error if a 2-D mesh
-  /// lacks the axis, or if it is the only axis of a 1-D mesh.
+  /// shards. Empty: the first axis of a 2-D mesh replicates. It is an error if
+  /// the mesh passed to FullyShard or a 2-D mesh of mesh_of lacks the axis, or
+  /// if it is the only axis of a mesh.
   std::string replicate_axis = {};
 
   /// Returns the mesh of a single parameter, 1-D or 2-D as for FullyShard. If
