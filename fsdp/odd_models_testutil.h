@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "crosshatch/fsdp/testutil.h"
+#include "crosshatch/nn/layers/embedding.h"
 #include "crosshatch/nn/layers/linear.h"
 #include "crosshatch/nn/module.h"
 #include "crosshatch/tensor/ops/ops.h"
@@ -79,6 +80,26 @@ class Tied final : public nn::Module {
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
     return {last.Forward(middle.Forward(first.Forward(inputs[0])))};
+  }
+};
+
+/// Looks up tokens in an embedding, then runs a block.
+class Lookup final : public nn::Module {
+ public:
+  Lookup() : embedding(7, 5), block(5, 7) {
+    RegisterModule("embedding", embedding);
+    RegisterModule("block", block);
+    for (nn::Parameter* p : Parameters()) {
+      p->set_data(SmallIntegers(p->data().sizes(), 3));
+    }
+  }
+  const char* type_name() const override { return "Lookup"; }
+  nn::Embedding embedding;
+  TestBlock block;
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    return {block.Forward(embedding.Forward(inputs[0]))};
   }
 };
 

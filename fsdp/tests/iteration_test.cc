@@ -140,5 +140,29 @@ TEST(IterationTest, AResetDropsGradientsThatReplicasHaveNotSummed) {
           });
 }
 
+TEST(IterationTest, AResetWaitsForReductions) {
+  Weights expected;
+  for (const uint64_t seed : {0, 1, 2, 3}) {
+    OnRanks(
+        {{"fsdp", 2}},
+        [&](const DeviceMesh& mesh, LineSink& log) -> absl::Status {
+          TestModel model(2, 5, 7, 3);
+          model.FillWithIntegers();
+          CH_RETURN_IF_ERROR(ShardAll(model, mesh, Summing()));
+          CH_ASSIGN_OR_RETURN(ShardedModule root, ShardedModule::Of(model));
+          CH_RETURN_IF_ERROR(Configure(
+              model, [&](Settings& s) { s.is_last_backward = seed == 0; }));
+          Job job{model, mesh, root, log};
+          CH_RETURN_IF_ERROR(Step(job));
+          root.ResetIteration();
+          const Weights gradients = FullGradients(model);
+          if (seed > 0) CH_EXPECT_TRUE(gradients == expected) << seed;
+          if (seed == 0 && mesh.world().rank() == 0) expected = gradients;
+          return absl::OkStatus();
+        },
+        seed);
+  }
+}
+
 }  // namespace
 }  // namespace crosshatch::fsdp

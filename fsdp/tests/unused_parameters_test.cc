@@ -131,7 +131,7 @@ void TrainsAsOneRank(const Case& c) {
   for (const auto& of_rank : gathers) EXPECT_EQ(of_rank, gathers[0]);
 }
 
-TEST(UnusedParametersTest, RanksMayDifferInWhatTheyUse) {
+TEST(UnusedParametersTest, RanksMayUseDifferentParameters) {
   for (const BranchUse other : {BranchUse::kDropped, BranchUse::kSkipped}) {
     for (const Way way :
          {Way::kPlain, Way::kForwardsFirst, Way::kEvaluatedBetween}) {
@@ -251,6 +251,38 @@ TEST_P(ForgottenOptionTest, IsAnErrorNamingParameterAndRanksOnEveryRank) {
 INSTANTIATE_TEST_SUITE_P(All, ForgottenOptionTest,
                          ::testing::ValuesIn(Forgetfuls()),
                          ::testing::PrintToStringParamName());
+
+// Each replica uses the branch in one of two accumulated backwards.
+TEST(UnusedParametersTest, ReplicasMayDifferBeforeTheLastBackward) {
+  const auto use = [](int rank, int micro) {
+    return rank == micro ? BranchUse::kUsed : BranchUse::kSkipped;
+  };
+  int rank = 0;
+  int micro = 0;
+  Conditional alone([&] { return use(rank, micro); });
+  for (; rank < 2; ++rank) {
+    for (micro = 0; micro < 2; ++micro) {
+      CH_CHECK_OK(Backward(Sum(alone.Forward(BatchOf(rank, 2, micro)))));
+    }
+  }
+  const Weights expected = FullGradients(alone);
+  OnRanks({{"replicate", 2}, {"fsdp", 1}},
+          [&](const DeviceMesh& mesh, LineSink&) -> absl::Status {
+            const int here = mesh.world().rank();
+            int step = 0;
+            Conditional model([&] { return use(here, step); });
+            CH_RETURN_IF_ERROR(FullyShard(model, mesh, Summing()));
+            for (; step < 2; ++step) {
+              CH_RETURN_IF_ERROR(Configure(model, [&](Settings& s) {
+                s.requires_all_reduce = step == 1;
+              }));
+              CH_RETURN_IF_ERROR(
+                  Backward(Sum(model.Forward(BatchOf(here, 2, step)))));
+            }
+            CH_EXPECT_EQ(FullGradients(model), expected);
+            return absl::OkStatus();
+          });
+}
 
 TEST(UnusedParametersTest, ParametersUnusedOnAllRanksHaveNoGradient) {
   for (const bool whole : {true, false}) {
