@@ -23,8 +23,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "crosshatch/base/error_context.h"
 #include "crosshatch/base/event_sink.h"
@@ -82,7 +84,8 @@ using ::testing::HasSubstr;
 /// A disk that writes nothing until a rank's thread opens it.
 class GatedFileSystem final : public FileSystem {
  public:
-  int CreateFile(const std::string& path, int& fd) override {
+  int Make(SystemCall& call, absl::FunctionRef<int()> make) override {
+    if (call.name != absl::string_view("CreateFile")) return make();
     std::unique_lock<std::mutex> lock(mutex_);
     if (!is_open_ && ErrorContext::Innermost() != nullptr) {
       // It would wait for itself.
@@ -90,7 +93,7 @@ class GatedFileSystem final : public FileSystem {
       return EIO;
     }
     opened_.wait(lock, [this] { return is_open_; });
-    return error_ != 0 ? error_ : FileSystem::CreateFile(path, fd);
+    return error_ != 0 ? error_ : make();
   }
 
   /// \param error the error of all files from now on; 0: none.

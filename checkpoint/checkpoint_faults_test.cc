@@ -2,8 +2,8 @@
 
 /// \file
 /// Saves a checkpoint on two ranks, with a failure of, and a kill after, each
-/// system call. A load then gives the old or the new checkpoint, complete, and
-/// errors name complete data.
+/// system call. A load then returns the old or the new checkpoint, complete,
+/// and errors name complete data.
 
 #include <cerrno>
 #include <cstdint>
@@ -15,8 +15,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/async_save.h"
 #include "crosshatch/checkpoint/checkpoint.h"
@@ -199,16 +201,19 @@ TEST_P(CheckpointFaultsTest, LoadsTheOldOrTheNewCheckpoint) {
 class SharedFileSystem final : public FileSystem {
  public:
   explicit SharedFileSystem(std::string dir) : dir_(std::move(dir)) {}
-  int CreateFile(const std::string& path, int& fd) override {
-    std::call_once(once_, [this] {
-      FaultyFileSystem whole({});
-      const absl::Status other = Save(dir_, 3, whole, false);
-      EXPECT_TRUE(other.ok()) << other;
-    });
-    return FileSystem::CreateFile(path, fd);
-  }
 
  private:
+  int Make(SystemCall& call, absl::FunctionRef<int()> make) override {
+    if (call.name == absl::string_view("CreateFile")) {
+      std::call_once(once_, [this] {
+        FaultyFileSystem whole({});
+        const absl::Status other = Save(dir_, 3, whole, false);
+        EXPECT_TRUE(other.ok()) << other;
+      });
+    }
+    return make();
+  }
+
   const std::string dir_;
   std::once_flag once_;
 };

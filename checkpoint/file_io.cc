@@ -37,7 +37,18 @@ namespace crosshatch::checkpoint {
 namespace {
 
 // Linux writes at most 0x7ffff000 bytes at a time.
-constexpr int64_t kMaxWriteBytes = int64_t{1} << 30;
+size_t MostOf(int64_t bytes) {
+  return static_cast<size_t>(std::min(bytes, int64_t{1} << 30));
+}
+
+// Repeats a call that a signal interrupts.
+ssize_t Retried(absl::FunctionRef<ssize_t()> call) {
+  ssize_t result;
+  do {
+    result = call();
+  } while (result < 0 && errno == EINTR);
+  return result;
+}
 
 int ErrorOf(int result) { return result == 0 ? 0 : errno; }
 
@@ -55,133 +66,164 @@ FileSystem& FileSystem::Real() {
   return real;
 }
 
+int FileSystem::Make(SystemCall&, absl::FunctionRef<int()> make) {
+  return make();
+}
+
 int FileSystem::Examine(const std::string& path, FileInfo& info) {
-  info = {};
-  struct statx found;
-  if (statx(AT_FDCWD, path.c_str(), AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT,
-            STATX_BASIC_STATS, &found) != 0) {
-    return errno == ENOENT ? 0 : errno;
-  }
-  info.kind = KindOf(found.stx_mode);
-  // Older kernels do not report it; the rename then fails with EBUSY.
-  info.is_mount = (found.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT) != 0 &&
-                  (found.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
-  info.device = makedev(found.stx_dev_major, found.stx_dev_minor);
-  info.inode = found.stx_ino;
-  info.size = static_cast<int64_t>(found.stx_size);
-  info.modified_ns =
-      found.stx_mtime.tv_sec * 1'000'000'000 + found.stx_mtime.tv_nsec;
-  return 0;
+  SystemCall call{.name = "Examine", .path = path.c_str(), .info = &info};
+  return Make(call, [&] {
+    info = {};
+    struct statx found;
+    if (statx(AT_FDCWD, path.c_str(), AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT,
+              STATX_BASIC_STATS, &found) != 0) {
+      return errno == ENOENT ? 0 : errno;
+    }
+    info.kind = KindOf(found.stx_mode);
+    // Older kernels do not report it; the rename then fails with EBUSY.
+    info.is_mount = (found.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT) != 0 &&
+                    (found.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
+    info.device = makedev(found.stx_dev_major, found.stx_dev_minor);
+    info.inode = found.stx_ino;
+    info.size = static_cast<int64_t>(found.stx_size);
+    info.modified_ns =
+        found.stx_mtime.tv_sec * 1'000'000'000 + found.stx_mtime.tv_nsec;
+    return 0;
+  });
 }
 
 int FileSystem::List(const std::string& path, std::vector<std::string>& names) {
-  names.clear();
-  DIR* const directory = opendir(path.c_str());
-  if (directory == nullptr) return errno;
-  int error = 0;
-  while (true) {
-    errno = 0;
-    const dirent* const entry = readdir(directory);
-    if (entry == nullptr) {
-      error = errno;
-      break;
+  SystemCall call{.name = "List", .path = path.c_str()};
+  return Make(call, [&] {
+    names.clear();
+    DIR* const directory = opendir(path.c_str());
+    if (directory == nullptr) return errno;
+    int error = 0;
+    while (true) {
+      errno = 0;
+      const dirent* const entry = readdir(directory);
+      if (entry == nullptr) {
+        error = errno;
+        break;
+      }
+      const std::string name = entry->d_name;
+      if (name != "." && name != "..") names.push_back(name);
     }
-    const std::string name = entry->d_name;
-    if (name != "." && name != "..") names.push_back(name);
-  }
-  closedir(directory);
-  std::sort(names.begin(), names.end());
-  return error;
+    closedir(directory);
+    std::sort(names.begin(), names.end());
+    return error;
+  });
 }
 
 int FileSystem::CheckWritable(const std::string& directory) {
-  return ErrorOf(access(directory.c_str(), W_OK | X_OK));
+  SystemCall call{.name = "CheckWritable", .path = directory.c_str()};
+  return Make(call,
+              [&] { return ErrorOf(access(directory.c_str(), W_OK | X_OK)); });
 }
 
 int FileSystem::MakeDirectory(const std::string& path) {
-  return ErrorOf(mkdir(path.c_str(), 0777));
+  SystemCall call{.name = "MakeDirectory", .path = path.c_str()};
+  return Make(call, [&] { return ErrorOf(mkdir(path.c_str(), 0777)); });
 }
 
 int FileSystem::RemoveDirectory(const std::string& path) {
-  return ErrorOf(rmdir(path.c_str()));
+  SystemCall call{.name = "RemoveDirectory", .path = path.c_str()};
+  return Make(call, [&] { return ErrorOf(rmdir(path.c_str())); });
 }
 
 int FileSystem::RemoveFile(const std::string& path) {
-  return ErrorOf(unlink(path.c_str()));
+  SystemCall call{.name = "RemoveFile", .path = path.c_str()};
+  return Make(call, [&] { return ErrorOf(unlink(path.c_str())); });
 }
 
 int FileSystem::Rename(const std::string& from, const std::string& to) {
-  return ErrorOf(rename(from.c_str(), to.c_str()));
+  SystemCall call{.name = "Rename", .path = from.c_str()};
+  return Make(call, [&] { return ErrorOf(rename(from.c_str(), to.c_str())); });
 }
 
 int FileSystem::RenameToNew(const std::string& from, const std::string& to) {
-  return ErrorOf(renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(),
-                           RENAME_NOREPLACE));
+  SystemCall call{.name = "RenameToNew", .path = from.c_str()};
+  return Make(call, [&] {
+    return ErrorOf(renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(),
+                             RENAME_NOREPLACE));
+  });
 }
 
 int FileSystem::Exchange(const std::string& a, const std::string& b) {
-  return ErrorOf(
-      renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE));
+  SystemCall call{.name = "Exchange", .path = a.c_str()};
+  return Make(call, [&] {
+    return ErrorOf(
+        renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE));
+  });
 }
 
 int FileSystem::SyncDirectory(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return errno;
-  int error = ErrorOf(fsync(fd));
-  // Some file systems cannot flush a directory and return EINVAL.
-  if (error == EINVAL) error = 0;
-  close(fd);
-  return error;
+  SystemCall call{.name = "SyncDirectory", .path = path.c_str()};
+  return Make(call, [&] {
+    const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return errno;
+    int error = ErrorOf(fsync(fd));
+    // Some file systems cannot flush a directory and return EINVAL.
+    if (error == EINVAL) error = 0;
+    close(fd);
+    return error;
+  });
 }
 
 int FileSystem::CreateFile(const std::string& path, int& fd) {
-  fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  return fd < 0 ? errno : 0;
+  SystemCall call{.name = "CreateFile", .path = path.c_str()};
+  return Make(call, [&] {
+    fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    return fd < 0 ? errno : 0;
+  });
 }
 
 int FileSystem::OpenFile(const std::string& path, int& fd) {
-  fd = open(path.c_str(), O_WRONLY | O_CLOEXEC);
-  return fd < 0 ? errno : 0;
+  SystemCall call{.name = "OpenFile", .path = path.c_str()};
+  return Make(call, [&] {
+    fd = open(path.c_str(), O_WRONLY | O_CLOEXEC);
+    return fd < 0 ? errno : 0;
+  });
 }
 
 int FileSystem::SetLength(int fd, int64_t bytes) {
-  int result;
-  do {
-    result = ftruncate(fd, static_cast<off_t>(bytes));
-  } while (result != 0 && errno == EINTR);
-  return ErrorOf(result);
+  SystemCall call{.name = "SetLength", .fd = fd};
+  return Make(call, [&] {
+    return ErrorOf(static_cast<int>(
+        Retried([&] { return ftruncate(fd, static_cast<off_t>(bytes)); })));
+  });
 }
 
 int FileSystem::Write(int fd, const void* data, int64_t bytes,
                       int64_t& written) {
-  written = 0;
-  ssize_t result;
-  do {
-    result =
-        write(fd, data, static_cast<size_t>(std::min(bytes, kMaxWriteBytes)));
-  } while (result < 0 && errno == EINTR);
-  if (result < 0) return errno;
-  written = result;
-  return 0;
+  SystemCall call{.name = "Write", .fd = fd, .bytes = bytes};
+  return Make(call, [&] {
+    written = Retried([&] { return write(fd, data, MostOf(call.bytes)); });
+    return written < 0 ? errno : 0;
+  });
 }
 
 int FileSystem::WriteAt(int fd, int64_t offset, const void* data, int64_t bytes,
                         int64_t& written) {
-  written = 0;
-  ssize_t result;
-  do {
-    result =
-        pwrite(fd, data, static_cast<size_t>(std::min(bytes, kMaxWriteBytes)),
-               static_cast<off_t>(offset));
-  } while (result < 0 && errno == EINTR);
-  if (result < 0) return errno;
-  written = result;
-  return 0;
+  SystemCall call{
+      .name = "WriteAt", .fd = fd, .offset = offset, .bytes = bytes};
+  return Make(call, [&] {
+    written = Retried([&] {
+      return pwrite(fd, data, MostOf(call.bytes), static_cast<off_t>(offset));
+    });
+    return written < 0 ? errno : 0;
+  });
 }
 
-int FileSystem::Sync(int fd) { return ErrorOf(fsync(fd)); }
+int FileSystem::Sync(int fd) {
+  SystemCall call{.name = "Sync", .fd = fd};
+  return Make(call, [&] { return ErrorOf(fsync(fd)); });
+}
 
-int FileSystem::Close(int fd) { return ErrorOf(close(fd)); }
+int FileSystem::Close(int fd) {
+  SystemCall call{.name = "Close", .fd = fd};
+  return Make(call, [&] { return ErrorOf(close(fd)); });
+}
 
 DirectoryLock::DirectoryLock(const std::string& path)
     : fd_(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
@@ -348,7 +390,7 @@ bool MatchesDigits(absl::string_view name, absl::string_view pattern) {
            std::isdigit(static_cast<unsigned char>(name[digits])) != 0) {
       ++digits;
     }
-    if (digits < kDigits) return false;
+    if (digits < kDigits || (digits > kDigits && name[0] == '0')) return false;
     name.remove_prefix(digits);
   }
   return name.empty();

@@ -45,11 +45,19 @@ struct FileInfo {
   }
 };
 
-/// The system calls, one per function, so that a test can make any of them
-/// fail, or kill the process after it.
-///
-/// Each returns 0 or the error number. Paths are passed to the system as they
-/// are.
+/// A call of FileSystem, for tests.
+struct SystemCall {
+  const char* name;          ///< Of the function.
+  const char* path = "";     ///< Its first path, if it has any.
+  FileInfo* info = nullptr;  ///< What Examine sets.
+  int fd = -1;               ///< The file of Write, WriteAt, Sync and Close.
+  int64_t offset = 0;        ///< Of WriteAt.
+  /// Of Write and WriteAt: a test may reduce it before it makes the call.
+  int64_t bytes = 0;
+};
+
+/// The system calls of saves. Each returns 0 or the error number. Paths are
+/// passed to the system as they are.
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
@@ -59,41 +67,47 @@ class FileSystem {
 
   /// Sets `info` to the properties of `path`. A path that does not exist is no
   /// error.
-  virtual int Examine(const std::string& path, FileInfo& info);
+  int Examine(const std::string& path, FileInfo& info);
   /// Sets `names` to the sorted names in a directory, without "." and "..".
-  virtual int List(const std::string& path, std::vector<std::string>& names);
+  int List(const std::string& path, std::vector<std::string>& names);
 
   /// Checks that names in a directory may be created and removed.
-  virtual int CheckWritable(const std::string& directory);
+  int CheckWritable(const std::string& directory);
 
   /// Returns EEXIST if the name exists, also as a dangling link.
-  virtual int MakeDirectory(const std::string& path);
-  virtual int RemoveDirectory(const std::string& path);
-  virtual int RemoveFile(const std::string& path);
+  int MakeDirectory(const std::string& path);
+  int RemoveDirectory(const std::string& path);
+  int RemoveFile(const std::string& path);
   /// Replaces a file by a file, or an empty directory by a directory.
-  virtual int Rename(const std::string& from, const std::string& to);
+  int Rename(const std::string& from, const std::string& to);
   /// Renames without replacing. Returns EEXIST if `to` exists, EINVAL or ENOSYS
   /// if the file system has no such call.
-  virtual int RenameToNew(const std::string& from, const std::string& to);
+  int RenameToNew(const std::string& from, const std::string& to);
   /// Exchanges two names atomically. EINVAL and ENOSYS as RenameToNew.
-  virtual int Exchange(const std::string& a, const std::string& b);
+  int Exchange(const std::string& a, const std::string& b);
   /// Flushes the names in a directory. Returns 0 if the file system cannot.
-  virtual int SyncDirectory(const std::string& path);
+  int SyncDirectory(const std::string& path);
 
   /// Creates a file and opens it. Returns EEXIST if the name exists.
-  virtual int CreateFile(const std::string& path, int& fd);
+  int CreateFile(const std::string& path, int& fd);
   /// Opens an existing file for WriteAt. Returns ENOENT if there is none.
-  virtual int OpenFile(const std::string& path, int& fd);
+  int OpenFile(const std::string& path, int& fd);
   /// Sets the length of a file; new bytes are zeros.
-  virtual int SetLength(int fd, int64_t bytes);
+  int SetLength(int fd, int64_t bytes);
   /// Appends some of the bytes.
-  virtual int Write(int fd, const void* data, int64_t bytes, int64_t& written);
+  int Write(int fd, const void* data, int64_t bytes, int64_t& written);
   /// Writes some of the bytes at `offset`. Others may write to other parts of
   /// the file at the same time.
-  virtual int WriteAt(int fd, int64_t offset, const void* data, int64_t bytes,
-                      int64_t& written);
-  virtual int Sync(int fd);
-  virtual int Close(int fd);
+  int WriteAt(int fd, int64_t offset, const void* data, int64_t bytes,
+              int64_t& written);
+  int Sync(int fd);
+  int Close(int fd);
+
+ private:
+  /// Returns the result of `make`, which makes the system call. A test
+  /// overrides it to make any call fail or wait, to kill the process after it,
+  /// or to act between two calls.
+  virtual int Make(SystemCall& call, absl::FunctionRef<int()> make);
 };
 
 /// Locks a directory that a save writes to, until this object is destroyed or
@@ -181,8 +195,8 @@ int TakeFreeName(const std::string& path, const std::string& suffix,
                  absl::FunctionRef<int(const std::string&)> attempt,
                  std::string& taken);
 
-/// Returns whether `name` matches `pattern`, in which each '#' stands for five
-/// or more digits.
+/// Returns whether `name` matches `pattern`, in which each '#' stands for a
+/// number in the format %05d: more than five digits do not begin with 0.
 bool MatchesDigits(absl::string_view name, absl::string_view pattern);
 
 /// Inverts TakeFreeName: returns what precedes `suffix` in a name that it

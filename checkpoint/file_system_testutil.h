@@ -18,6 +18,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "crosshatch/checkpoint/file_io.h"
 #include "gtest/gtest.h"
 
@@ -66,98 +67,33 @@ class FaultyFileSystem final : public FileSystem {
   /// Returns the bytes that complete calls have written.
   int64_t written() const { return written_; }
 
-  int Examine(const std::string& path, FileInfo& info) override {
-    return Do("Examine", [&] { return Real().Examine(path, info); });
-  }
-  int List(const std::string& path, std::vector<std::string>& names) override {
-    return Do("List", [&] { return Real().List(path, names); });
-  }
-  int CheckWritable(const std::string& directory) override {
-    return Do("CheckWritable", [&] { return Real().CheckWritable(directory); });
-  }
-  int MakeDirectory(const std::string& path) override {
-    return Do("MakeDirectory", [&] { return Real().MakeDirectory(path); });
-  }
-  int RemoveDirectory(const std::string& path) override {
-    return Do("RemoveDirectory", [&] { return Real().RemoveDirectory(path); });
-  }
-  int RemoveFile(const std::string& path) override {
-    return Do("RemoveFile", [&] { return Real().RemoveFile(path); });
-  }
-  int Rename(const std::string& from, const std::string& to) override {
-    return Do("Rename", [&] { return Real().Rename(from, to); });
-  }
-  int RenameToNew(const std::string& from, const std::string& to) override {
-    return Do("RenameToNew", [&] {
-      return can_exchange_ ? Real().RenameToNew(from, to) : EINVAL;
-    });
-  }
-  int Exchange(const std::string& a, const std::string& b) override {
-    return Do("Exchange",
-              [&] { return can_exchange_ ? Real().Exchange(a, b) : EINVAL; });
-  }
-  int SyncDirectory(const std::string&) override {
-    return Do("SyncDirectory", [] { return 0; });
-  }
-  int CreateFile(const std::string& path, int& fd) override {
-    return Do("CreateFile", [&] { return Real().CreateFile(path, fd); });
-  }
-  int OpenFile(const std::string& path, int& fd) override {
-    return Do("OpenFile", [&] { return Real().OpenFile(path, fd); });
-  }
-  int SetLength(int fd, int64_t bytes) override {
-    return Do("SetLength", [&] { return Real().SetLength(fd, bytes); });
-  }
-  int Write(int fd, const void* data, int64_t bytes,
-            int64_t& written) override {
-    return DoWrite("Write", bytes, [&](int64_t some) {
-      return Real().Write(fd, data, some, written);
-    });
-  }
-  int WriteAt(int fd, int64_t offset, const void* data, int64_t bytes,
-              int64_t& written) override {
-    return DoWrite("WriteAt", bytes, [&](int64_t some) {
-      return Real().WriteAt(fd, offset, data, some, written);
-    });
-  }
-  int Sync(int) override {
-    return Do("Sync", [] { return 0; });
-  }
-  int Close(int fd) override {
-    // The system closes the files of a killed process.
-    Real().Close(fd);
-    return Do("Close", [] { return 0; });
-  }
-
  private:
-  /// \param write writes a prefix of the bytes.
-  int DoWrite(const char* name, int64_t bytes,
-              absl::FunctionRef<int(int64_t)> write) {
-    bool was_killed = false;
+  int Make(SystemCall& call, absl::FunctionRef<int()> make) override {
+    const absl::string_view name = call.name;
+    // The system closes the files of a killed process.
+    const bool closes = name == "Close";
+    bool fails = false;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      was_killed = killed_;
-    }
-    const int error = Do(name, [&] {
-      const int result = write(bytes);
-      if (result == 0) written_ += bytes;
-      return result;
-    });
-    if (error != 0 && !was_killed) write(bytes / 2);
-    return error;
-  }
-
-  int Do(const char* name, absl::FunctionRef<int()> call) {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      if (killed_) return EIO;
-      if (fault_.kind != DiskFault::Kind::kNone && calls_++ == fault_.at) {
-        failed_call_ = name;
+      if (killed_) return closes ? (make(), EIO) : EIO;
+      fails = fault_.kind != DiskFault::Kind::kNone && calls_++ == fault_.at;
+      if (fails) {
+        failed_call_ = call.name;
         killed_ = fault_.kind == DiskFault::Kind::kKill;
-        return fault_.error;
       }
     }
-    return call();
+    if (fails) {
+      call.bytes /= 2;
+      if (closes || call.bytes > 0) make();
+      return fault_.error;
+    }
+    if (name == "Sync" || name == "SyncDirectory") return 0;
+    if (!can_exchange_ && (name == "RenameToNew" || name == "Exchange")) {
+      return EINVAL;
+    }
+    const int error = make();
+    if (error == 0) written_ += call.bytes;
+    return error;
   }
 
   const DiskFault fault_;

@@ -70,7 +70,7 @@ TEST(HfConfigTest, ReadsEveryFormOfTheRotaryBase) {
   }
 }
 
-TEST(HfConfigTest, FillsInWhatIsOptional) {
+TEST(HfConfigTest, FillsInDefaults) {
   const auto config = ParseConfig(Config(""), "config.json");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->kv_heads, 4);
@@ -423,7 +423,7 @@ TEST(HfConfigTest, TheTextStatesEachOption) {
   EXPECT_THAT(families_of, ::testing::Each(::testing::Ge(1)));
 }
 
-TEST(HfConfigTest, ReadsWhatItFormats) {
+TEST(HfConfigTest, ReadsItsOwnText) {
   nn::LlamaConfig config;
   config.dim = 48;
   config.layers = 3;

@@ -12,7 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/file_io.h"
 #include "crosshatch/checkpoint/hf_config.h"
@@ -45,7 +47,7 @@ using ::testing::HasSubstr;
 constexpr char kTied[] = "tests/conformance/llama/tied";
 constexpr char kUntied[] = "tests/conformance/llama/gqa";
 
-TEST(HuggingFaceTest, SavesWhatItLoaded) {
+TEST(HuggingFaceTest, SavesTheLoadedModel) {
   for (const char* source : {kTied, kUntied}) {
     const std::string dir = FreshDir("saved");
     const absl::Status status = StatusOfRanks(1, [&](World& world) {
@@ -261,7 +263,7 @@ class DamagedDirectoryTest : public ::testing::Test {
   std::string dir_;
 };
 
-TEST_F(DamagedDirectoryTest, NamesWhatIsMissing) {
+TEST_F(DamagedDirectoryTest, NamesMissingTensors) {
   Write([](TensorInfo& info) {
     if (info.name == "model.layers.1.mlp.up_proj.weight") info.name = "";
   });
@@ -323,7 +325,7 @@ TEST_F(DamagedDirectoryTest, ReadsOtherFloatsAndOldLeftovers) {
 }
 
 // In every dtype, the last byte makes an infinity or a NaN.
-TEST_F(DamagedDirectoryTest, NamesWhatIsNotFinite) {
+TEST_F(DamagedDirectoryTest, NamesNonFiniteTensors) {
   for (const DType dtype : {kFloat32, kFloat64, kBFloat16, kFloat16}) {
     const TensorInfo bad = {"model.norm.weight", dtype, {48}};
     const auto others = [](TensorInfo& info) {
@@ -403,14 +405,17 @@ TEST(SaveTest, RefusesDifferentFileLayouts) {
 /// Detects writes that extend a file.
 class FixedLengthFileSystem final : public FileSystem {
  public:
-  int WriteAt(int fd, int64_t offset, const void* data, int64_t bytes,
-              int64_t& written) override {
-    if (offset + bytes > lseek(fd, 0, SEEK_END)) grew_ = true;
-    return FileSystem::WriteAt(fd, offset, data, bytes, written);
-  }
   bool grew() const { return grew_; }
 
  private:
+  int Make(SystemCall& call, absl::FunctionRef<int()> make) override {
+    if (call.bytes > 0 && call.name == absl::string_view("WriteAt") &&
+        call.offset + call.bytes > lseek(call.fd, 0, SEEK_END)) {
+      grew_ = true;
+    }
+    return make();
+  }
+
   std::atomic<bool> grew_ = false;
 };
 

@@ -212,7 +212,7 @@ TEST(IndexTest, ReportsEachMistake) {
 }
 
 // Indexes of older versions, without hashes or with a hash of the values only.
-TEST(IndexTest, ReadsWhatOlderVersionsWrote) {
+TEST(IndexTest, ReadsOlderVersions) {
   std::string text = kText;
   const size_t at = text.find(",\n\"index_hash\"");
   text.replace(at, std::string::npos, "}\n");
@@ -226,7 +226,7 @@ TEST(IndexTest, ReadsWhatOlderVersionsWrote) {
 }
 
 // Flips each bit of the file: what can still be read equals the original.
-TEST(IndexTest, NoFlippedBitGoesUnnoticed) {
+TEST(IndexTest, DetectsEveryFlippedBit) {
   const std::string whole = kText;
   for (size_t at = 0; at < whole.size(); ++at) {
     for (int bit = 0; bit < 8; ++bit) {

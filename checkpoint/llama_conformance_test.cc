@@ -148,7 +148,7 @@ class LlamaConformanceTest : public ::testing::TestWithParam<const char*> {
 
 TEST_P(LlamaConformanceTest, TrainsAsHuggingFaceDoes) { Run({}); }
 
-TEST_P(LlamaConformanceTest, WaitsForWhatItReads) {
+TEST_P(LlamaConformanceTest, TrainsOnAdversarialStreams) {
   for (const uint64_t seed : {1, 2}) {
     SCOPED_TRACE(absl::StrCat("adversarial seed ", seed));
     Run({.test = {.adversarial_seed = seed}});

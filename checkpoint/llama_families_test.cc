@@ -136,7 +136,7 @@ TEST(HuggingFaceOfFsdpTest, IsRefusedWhileSummoned) {
 
 class LlamaFamiliesTest : public ::testing::TestWithParam<Case> {};
 
-TEST_P(LlamaFamiliesTest, ComputesAndSavesWhatTransformersDoes) {
+TEST_P(LlamaFamiliesTest, MatchesTransformers) {
   const Case& c = GetParam();
   const std::string dir = DirOf(c);
   const std::string saved =

@@ -71,6 +71,12 @@ Box BoxOf(const Tensor& data) {
   return box;
 }
 
+std::string ShapesOf(const IndexedTensor& stored, const Shape& sizes) {
+  return absl::StrCat("\"", stored.name, "\" has shape ",
+                      ToString(stored.sizes), ", and the state's is ",
+                      ToString(sizes));
+}
+
 class Loader {
  public:
   Loader(World& world, Communicator& comm, const std::string& dir,
@@ -86,6 +92,10 @@ class Loader {
   /// Reads the index, which must be the same on all ranks.
   absl::Status Open();
   const CheckpointIndex& index() const { return index_; }
+  /// Adds the shapes that differ to an error of StateToFill or CheckNames,
+  /// which would hide them: a model of another width may lack names too.
+  absl::Status WithShapes(const absl::Status& error,
+                          const nn::StateDict& state) const;
 
   /// Reads everything that both `state` and the checkpoint have.
   /// \param refuses_extra whether an entry that `state` lacks is an error.
@@ -168,12 +178,27 @@ absl::Status Loader::CheckNames(const nn::StateDict& state, bool allows_missing,
   return absl::OkStatus();
 }
 
+absl::Status Loader::WithShapes(const absl::Status& error,
+                                const nn::StateDict& state) const {
+  if (error.ok()) return error;
+  std::vector<std::string> differ;
+  for (const auto& [name, entry] : state.entries()) {
+    const IndexedTensor* const stored = index_.Find(name);
+    const Tensor* const tensor = std::get_if<Tensor>(&entry);
+    if (stored == nullptr || tensor == nullptr || !tensor->defined()) continue;
+    if (stored->sizes == tensor->sizes()) continue;
+    differ.push_back(ShapesOf(*stored, tensor->sizes()));
+  }
+  if (differ.empty()) return error;
+  return absl::Status(error.code(), absl::StrCat(std::string(error.message()),
+                                                 "; ", ListNames(differ)));
+}
+
 absl::Status Loader::Fits(const IndexedTensor& stored,
                           const TensorSpec& spec) const {
   if (stored.sizes != spec.sizes) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        dir_, ": \"", spec.name, "\" has shape ", ToString(stored.sizes),
-        ", and the state's is ", ToString(spec.sizes)));
+    return absl::InvalidArgumentError(
+        absl::StrCat(dir_, ": ", ShapesOf(stored, spec.sizes)));
   }
   if (stored.dtype == spec.dtype) return absl::OkStatus();
   const bool could = CanConvert(stored.dtype, spec.dtype);
@@ -327,7 +352,8 @@ absl::Status Loader::Fill(nn::StateDict& state, bool allows_missing,
       Agree(comm_, absl::StrCat("load from ", dir_), Describe(state),
             /*with_values=*/false));
   nn::StateDict with_values = state;
-  absl::Status fits = CheckNames(state, allows_missing, refuses_extra);
+  absl::Status fits =
+      WithShapes(CheckNames(state, allows_missing, refuses_extra), state);
   if (fits.ok()) fits = FillValues(with_values);
   std::vector<Part> parts;
   if (fits.ok()) {
@@ -388,6 +414,8 @@ absl::Status LoadCheckpoint(World& world, nn::Stateful& stateful,
   absl::Status fits = state.status();
   if (absl::IsInvalidArgument(fits)) {
     fits = absl::InvalidArgumentError(absl::StrCat(dir, ": ", fits.message()));
+    const absl::StatusOr<nn::StateDict> own = stateful.State();
+    if (own.ok()) fits = loader.WithShapes(fits, *own);
   }
   CH_RETURN_IF_ERROR(Gather(*comm, "load: state to fill", fits));
   CH_RETURN_IF_ERROR(loader.Fill(*state, /*allows_missing=*/false,

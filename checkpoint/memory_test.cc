@@ -143,7 +143,7 @@ TEST(MemoryTest, SavingAndLoadingTakeNone) {
   EXPECT_LT(loading.heap, kSmall + 4 * kReadAtOnce);
 }
 
-TEST(MemoryTest, AsyncSaveCopiesOnlyWhatTheRanksWrite) {
+TEST(MemoryTest, AsyncSaveCopiesOnlyWrittenCells) {
   CH_SKIP_ON(Device::Kind::kCuda, "measures the host's memory");
   const std::string dir = FreshDir("async");
   const Taken saving = Measure(

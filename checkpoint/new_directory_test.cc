@@ -9,7 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "crosshatch/checkpoint/file_system_testutil.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -108,7 +110,19 @@ TEST_F(NewDirectoryTest, TakesThePlaceOfAnEmptyDirectory) {
   EXPECT_FALSE(fs::exists(Path("model.saving")));
 }
 
-TEST_F(NewDirectoryTest, RefusesWhatIsThere) {
+TEST_F(NewDirectoryTest, RecognizesModelFilesByNumber) {
+  for (const char* name : {"model-00001-of-00002.safetensors",
+                           "model-100000-of-100001.safetensors"}) {
+    EXPECT_TRUE(IsModelFile(name)) << name;
+  }
+  for (const char* name :
+       {"model-0001-of-0002.safetensors", "model-000001-of-00002.safetensors",
+        "model-00001-of-000002.safetensors"}) {
+    EXPECT_FALSE(IsModelFile(name)) << name;
+  }
+}
+
+TEST_F(NewDirectoryTest, RejectsExistingFiles) {
   fs::create_directory(Path("model"));
   WriteBytes(Path("model/notes"), "keep");
   const absl::Status status =
@@ -172,18 +186,19 @@ TEST_F(NewDirectoryTest, ReplacesTheModelAndKeepsTheRest) {
 // A system with given answers.
 class OtherSystem final : public FileSystem {
  public:
-  int Examine(const std::string& path, FileInfo& info) override {
-    const int error = FileSystem::Examine(path, info);
-    info.is_mount = path == mount;
-    return error;
-  }
-  int Rename(const std::string& from, const std::string& to) override {
-    return from == refused ? refusal : FileSystem::Rename(from, to);
-  }
-
   std::string mount;
   std::string refused;
   int refusal = 0;
+
+ private:
+  int Make(SystemCall& call, absl::FunctionRef<int()> make) override {
+    if (call.name == absl::string_view("Rename") && call.path == refused) {
+      return refusal;
+    }
+    const int error = make();
+    if (call.info != nullptr) call.info->is_mount = call.path == mount;
+    return error;
+  }
 };
 
 TEST_F(NewDirectoryTest, ReportsObstaclesOfCommitBeforehand) {

@@ -12,8 +12,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/file_system_testutil.h"
 #include "crosshatch/checkpoint/index.h"
@@ -374,11 +376,14 @@ TEST(RunDirectoryTest, CleanKeepsUnknownDirectories) {
   class FailingFileSystem final : public FileSystem {
    public:
     explicit FailingFileSystem(std::string path) : path_(std::move(path)) {}
-    int Examine(const std::string& path, FileInfo& info) override {
-      return path == path_ ? EIO : FileSystem::Examine(path, info);
-    }
 
    private:
+    int Make(SystemCall& call, absl::FunctionRef<int()> make) override {
+      return call.name == absl::string_view("Examine") && call.path == path_
+                 ? EIO
+                 : make();
+    }
+
     const std::string path_;
   };
   for (const std::string& path : {dir, index, data}) {
@@ -422,25 +427,16 @@ TEST(RunDirectoryTest, CleanKeepsARunningSave) {
   class CleaningFileSystem final : public FileSystem {
    public:
     explicit CleaningFileSystem(std::string root) : root_(std::move(root)) {}
-    int Write(int fd, const void* data, int64_t bytes,
-              int64_t& written) override {
-      Clean();
-      return FileSystem::Write(fd, data, bytes, written);
-    }
-    int Sync(int) override {
-      Clean();
-      return 0;
-    }
-    int Rename(const std::string& from, const std::string& to) override {
-      Clean();
-      return FileSystem::Rename(from, to);
-    }
 
    private:
-    void Clean() {
-      std::string report;
-      EXPECT_TRUE(CleanRunDirectory(root_, report).ok());
-      EXPECT_THAT(report, ::testing::Not(HasSubstr("removed")));
+    int Make(SystemCall& call, absl::FunctionRef<int()> make) override {
+      const absl::string_view name = call.name;
+      if (name == "Write" || name == "Sync" || name == "Rename") {
+        std::string report;
+        EXPECT_TRUE(CleanRunDirectory(root_, report).ok());
+        EXPECT_THAT(report, ::testing::Not(HasSubstr("removed")));
+      }
+      return name == "Sync" ? 0 : make();
     }
     const std::string root_;
   };

@@ -72,7 +72,7 @@ std::string WriteSample(const std::string& path) {
   return ReadBytes(path);
 }
 
-TEST(SafetensorsTest, ReadsWhatItWrote) {
+TEST(SafetensorsTest, ReadsItsOwnFiles) {
   const std::string path = TempPath("sample.safetensors");
   WriteSample(path);
   const auto file = SafetensorsFile::Open(path);

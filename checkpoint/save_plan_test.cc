@@ -122,7 +122,7 @@ TEST(SavePlanTest, EveryCellIsInTheFileOfItsWriter) {
   EXPECT_EQ(cells, 6u + 3u + 1u);
 }
 
-TEST(SavePlanTest, RefusesWhatCannotBeWritten) {
+TEST(SavePlanTest, RejectsInvalidStates) {
   const MeshLayout mesh = *MeshLayout::Create({{"tp", 2}});
   const absl::Status partial =
       PlanSave({Laid("w", {4}, mesh, {Partial()})}, 2).status();

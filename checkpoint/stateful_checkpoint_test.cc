@@ -20,7 +20,9 @@
 namespace crosshatch::checkpoint {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 /// Fails in a given method on one rank.
 class Counter final : public nn::Stateful {
@@ -36,6 +38,7 @@ class Counter final : public nn::Stateful {
       const std::vector<std::string>& saved) override {
     CH_EXPECT_THAT(saved, ElementsAre("count", "values"));
     if (fails_ == "fill") return absl::FailedPreconditionError("not now");
+    if (fails_ == "names") return absl::InvalidArgumentError("lacks a part");
     return State();
   }
   absl::Status Restore(const nn::StateDict& state) override {
@@ -70,6 +73,26 @@ TEST(CheckpointTest, KeepsAStatefulAndGathersItsErrors) {
       CH_EXPECT_EQ(status, absl::FailedPreconditionError("on rank 1: not now"))
           << place;
     }
+    return absl::OkStatus();
+  });
+}
+
+TEST(CheckpointTest, ReportsShapesBesidesMissingNames) {
+  const std::string dir = FreshDir("shapes");
+  RunRanks(1, [&](World& world) -> absl::Status {
+    Counter counter;
+    CH_RETURN_IF_ERROR(SaveCheckpoint(world, counter, dir));
+    counter.values_ = Zeros({4}, kFloat32);
+    nn::StateDict state;
+    CH_RETURN_IF_ERROR(state.Add("values", counter.values_));
+    CH_RETURN_IF_ERROR(state.Add("more", int64_t{1}));
+    counter.fails_ = "names";
+    const std::string shapes =
+        "; \"values\" has shape [3], and the state's is [4]";
+    CH_EXPECT_THAT(std::string(LoadCheckpoint(world, counter, dir).message()),
+                   HasSubstr("lacks a part" + shapes));
+    CH_EXPECT_THAT(std::string(LoadCheckpoint(world, state, dir).message()),
+                   AllOf(HasSubstr("lacks more"), HasSubstr(shapes)));
     return absl::OkStatus();
   });
 }
