@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs train_lm as a user would: what is repeatable, equal and refused.
+"""Runs train_lm as a user would: equal runs, signals, outputs.
 
 usage: train_lm_test.py PROGRAM MODEL_FILE
 where MODEL_FILE is a file of a Hugging Face model directory.
@@ -9,13 +9,11 @@ where MODEL_FILE is a file of a Hugging Face model directory.
 import json
 import os
 import re
-import resource
 import select
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import unittest
 
 from train_lm_testcase import PROGRAM, SMALL, TIMES, VALUES, TrainLmTestCase
@@ -25,13 +23,6 @@ MODEL = os.path.dirname(MODEL_FILE)
 
 
 class TrainLmTest(TrainLmTestCase):
-    def refusal(self, *flags):
-        run = self.run_program(*flags)
-        self.assertEqual(run.returncode, 1, run.stdout + run.stderr)
-        lines = run.stderr.strip().split("\n")
-        self.assertEqual(len(lines), 1, run.stderr)
-        return lines[0]
-
     def test_two_runs_give_equal_metrics(self):
         for mesh in ["fsdp:2,tp:2", "replicate:2,fsdp:2"]:
             flags = ["--mesh=" + mesh]
@@ -49,14 +40,14 @@ class TrainLmTest(TrainLmTestCase):
                 weights.add(file.read())
         self.assertEqual(len(weights), 1)
 
-    def test_a_dry_run_gives_the_bytes_and_peaks_of_a_real_one(self):
+    def test_a_dry_run_has_the_bytes_and_peaks_of_a_real_run(self):
         for mesh in ["fsdp:2,tp:2", "fsdp:3,tp:2", "replicate:2,fsdp:2"]:
             real = self.metrics("--mesh=" + mesh, without=TIMES + VALUES)
             dry = self.metrics("--mesh=" + mesh, "--engine=fake",
                                without=TIMES + VALUES)
             self.assertEqual(real, dry)
 
-    def test_a_saved_model_goes_on_where_it_was(self):
+    def test_a_saved_model_is_loaded_unchanged(self):
         out = self.path("model")
         self.metrics("--mesh=fsdp:2", "--save=" + out)
         again = self.path("again")
@@ -72,7 +63,7 @@ class TrainLmTest(TrainLmTestCase):
         losses = [line["loss"] for line in self.metrics("--lr=0.01")]
         self.assertLess(losses[-1], losses[0])
 
-    def test_axes_go_by_their_names(self):
+    def test_roles_of_axes_depend_on_their_names_only(self):
         # The same roles on other ranks: equal memory and traffic and, except
         # for the order of sums, equal losses.
         for meshes in [
@@ -120,7 +111,7 @@ class TrainLmTest(TrainLmTestCase):
             self.assertIn("\n    --" + name + " (", run.stdout)
         self.assertNotIn("--flagfile", run.stdout)
 
-    def test_a_signal_in_the_last_step_stops_nothing(self):
+    def test_a_signal_in_the_last_step_has_no_effect(self):
         # There is no space for the step's metrics.
         fifo, pipe = self.full_pipe()
         run = subprocess.Popen(
@@ -161,255 +152,7 @@ class TrainLmTest(TrainLmTestCase):
                 self.assertIn("saved to " + saved, out)
                 self.assertTrue(os.path.exists(saved + "/config.json"))
 
-    def test_refuses_in_one_sentence(self):
-        text = "--text=" + self.text
-        odd, empty, fifo = (self.path(n) for n in ["odd", "empty", "fifo"])
-        with open(odd, "wb") as file:
-            file.write(b"abc")
-        open(empty, "w").close()
-        os.mkfifo(fifo)
-        os.symlink(self.path("nowhere"), self.path("link"))
-        # A link to a file that does not exist yet, in an empty directory.
-        os.mkdir(self.path("place"))
-        os.symlink(self.path("place/metrics"), self.path("later"))
-        os.mkdir(self.path("taken"))
-        open(self.path("taken/step-000002"), "w").close()
-        config = self.path("config")
-        os.mkdir(config)
-        with open(MODEL_FILE) as file:
-            fields = json.load(file)
-
-        def model(**changes):
-            """Returns a directory whose config.json has these fields changed."""
-            place = tempfile.mkdtemp(dir=config)
-            with open(os.path.join(place, "config.json"), "w") as file:
-                json.dump({**fields, **changes}, file)
-            return "--model=" + place
-
-        def raw(content):
-            place = tempfile.mkdtemp(dir=config)
-            with open(os.path.join(place, "config.json"), "wb") as file:
-                file.write(content)
-            return "--model=" + place
-
-        huge = str(2 ** 63 - 1)
-        short = self.path("short")
-        with open(short, "w") as file:
-            file.write("a " * 45)
-        for flags, expected in [
-            # Training data.
-            ([], "either --text=FILE,... or --tokens=FILE"),
-            (["--text="], "either --text=FILE,... or --tokens=FILE"),
-            ([text, "--tokens=" + self.text], "either --text=FILE,..."),
-            (["--text=/no/such"], "cannot open /no/such: No such file"),
-            (["--text=" + self.dir], "neither a file nor a pipe"),
-            (["--text=/dev/zero"], "neither a file nor a pipe"),
-            (["--text=" + empty], "is empty"),
-            ([text + ",," + self.text], "cannot open "),
-            (["--tokens="], "--tokens= is empty"),
-            (["--tokens=" + odd], "their number must be even"),
-            (["--tokens=" + self.dir], "neither a file nor a pipe"),
-            (["--tokens=" + self.text, "--vocab=9"], "beyond the vocabulary"),
-            ([text, "--vocab=50"], "beyond the vocabulary of 50"),
-            # The command line.
-            ([text, "more"], '"more" is not a flag'),
-            ([text, "--seq_length=9"],
-             "Unknown command line flag 'seq_length'"),
-            ([text, "--dim=x"], "dim"),
-            ([text, "--dim="], "dim"),
-            ([text, "--heads=4.5"], "heads"),
-            ([text, "--steps=9223372036854775808"], "steps"),
-            ([text, "--seed=-1"], "seed"),
-            ([text, "--timeout=3"], "timeout"),
-            ([text, "--overwrite=maybe"], "overwrite"),
-            # The mesh.
-            ([text, "--mesh="],
-             "--mesh= is empty: must be AXIS:SIZE,..., e.g. fsdp:2,tp:2"),
-            ([text, "--mesh=pp:2"], 'unknown axis "pp"'),
-            ([text, "--mesh=fsdp:0"], '"fsdp:0" is not AXIS:SIZE'),
-            ([text, "--mesh=fsdp:-1"], '"fsdp:-1" is not AXIS:SIZE'),
-            ([text, "--mesh=fsdp:2,"], '"" is not AXIS:SIZE'),
-            ([text, "--mesh=fsdp"], '"fsdp" is not AXIS:SIZE'),
-            ([text, "--mesh=tp:2,tp:2"], 'the axis "tp" is given twice'),
-            ([text, "--mesh=fsdp:99999999999"], "is not AXIS:SIZE"),
-            ([text, "--mesh=fsdp:2000000"], "more than 1048576 ranks"),
-            ([text, "--mesh=fsdp:1048576"], "local runs at most 4096"),
-            ([text, "--fake_rank=1"], "--fake_rank is for --engine=fake"),
-            ([text, "--fake_rank=0"], "--fake_rank is for --engine=fake"),
-            ([text, "--engine=fake", "--fake_rank=-1"], "--fake_rank=-1"),
-            ([text, "--engine=fake", "--fake_rank=1"], "ranks 0 to 0"),
-            ([text, "--engine=nccl"], "must be one of auto local processes"),
-            ([text, "--engine=processes"], "no launcher started this process as a rank"),
-            ([text, "--dtype=float8"], "must be float32 or bfloat16"),
-            ([text, "--verbose"], "--verbose needs --engine=fake"),
-            # Sizes of a model.
-            ([text, "--heads=3"], "heads must divide dim: dim 128, 3 heads"),
-            ([text, "--dim=130"], "heads must divide dim"),
-            ([text, "--dim=12"], "head_dim must be even"),
-            ([text, "--dim=0"], "dim must be at least 1, not 0"),
-            ([text, "--dim=-128"], "dim must be at least 1"),
-            ([text, "--heads=0"], "heads must be at least 1"),
-            ([text, "--kv_heads=3"], "kv_heads must divide heads"),
-            ([text, "--kv_heads=-1"], "kv_heads must be at least 1"),
-            ([text, "--layers=0"], "layers must be at least 1"),
-            ([text, "--layers=1000000000"], "layers must be at most 10000"),
-            ([text, "--ffn=0"], "ffn must be at least 1"),
-            ([text, "--vocab=" + huge], "vocab must be at most"),
-            ([text, "--dim=1000000000"], "parameters"),
-            ([text, "--dim=1000000"], "this machine has"),
-            ([text, "--ffn=100000000000"], "this machine has"),
-            # Sizes of a step.
-            ([text, "--steps=0"], "--steps=0: must be at least 1"),
-            ([text, "--seq_len=0"], "--seq_len=0: must be at least 1"),
-            ([text, "--seq_len=" + huge], "is too large"),
-            ([text, "--seq_len=" + huge, "--engine=fake"], "is too large"),
-            ([text, "--global_batch=" + huge], "is too large"),
-            ([text, "--global_batch=-1"], "must be at least 1"),
-            ([text, "--global_batch=100000000"], "this machine has"),
-            ([text, "--seq_len=30000000"], "this machine has"),
-            # Other numbers.
-            ([text, "--accumulate=0"], "--accumulate=0: must be at least 1"),
-            ([text, "--accumulate=9"], "must be at most 8, the rows of"),
-            ([text, "--schedule=step"], "must be constant, linear or cosine"),
-            ([text, "--warmup=-1"], "--warmup=-1: must be at least 0"),
-            ([text, "--warmup=9", "--steps=8", "--schedule=linear"],
-             "--warmup=9: must be at most 8"),
-            ([text, "--decay=none"], "--decay=none: must be all or matrices"),
-            ([text, "--eval_every=1"], "--eval_every needs --eval_text"),
-            ([text, "--eval_text=/no/such"], "cannot open /no/such"),
-            ([text, "--seq_len=900"],
-             "--seq_len=900: a row needs 901 tokens, but the data have 900"),
-            ([text, "--eval_text=" + short, "--seq_len=90"],
-             "--eval_text holds 90 tokens"),
-            ([text, "--eval_text=" + self.text, "--engine=fake"],
-             "no values to evaluate"),
-            ([text, "--token_bits=16"], "--token_bits needs --tokens"),
-            ([text, "--eos=x"], "--eos=x: must be a token"),
-            ([text, "--eos=-1"], "--eos=-1: must be a token"),
-            ([text, "--eos=config"], "--eos=config needs --model"),
-            ([text, "--eos=7"], "--eos: none of the 900 tokens is 7"),
-            ([text, "--eos=config", model(eos_token_id=[1, 2])],
-             "is [1, 2], but must be one token of the 256"),
-            (["--tokens=" + self.text, "--token_bits=8"],
-             "must be 16, 32 or 0"),
-            ([text, "--save_every=1"], "--save_every needs --checkpoints"),
-            ([text, "--keep=1"], "--keep needs --checkpoints"),
-            ([text, "--save_async"], "--save_async needs --checkpoints"),
-            ([text, "--resume"], "--resume needs --checkpoints"),
-            ([text, "--checkpoints="], "--checkpoints= is empty"),
-            ([text, "--checkpoints=" + self.path("out"), "--keep=-1"],
-             "--keep=-1: must be at least 0"),
-            ([text, "--checkpoints=" + self.path("out"), "--engine=fake"],
-             "computes no values"),
-            ([text, "--checkpoints=" + self.path("out/a"),
-              "--save=" + self.path("out")], "contain each other"),
-            ([text, "--checkpoints=" + self.text], self.text),
-            ([text, "--sample=-1"], "--sample=-1: must be at least 0"),
-            ([text, "--sample=1", "--top_k=-1"], "--top_k=-1: must be at least 0"),
-            ([text, "--sample=1", "--temperature=-1"], "--temperature=-1: must be a number"),
-            ([text, "--prompt=a"], "--prompt needs --sample"),
-            ([text, "--sample=1", "--prompt="], "--prompt= is empty"),
-            ([text, "--sample=1", "--prompt=\xe9", "--vocab=130"],
-             "beyond the vocabulary"),
-            ([text, "--sample=1", "--engine=fake"], "no logits to sample from"),
-            ([text, "--top_k=2"], "--top_k needs --sample"),
-            ([text, "--temperature=1"], "--temperature needs --sample"),
-            ([text, "--sample=" + huge], "--sample=" + huge + ": must be at"),
-            ([text, "--sample=100000000000"], "draw fewer"),
-            (["--tokens=" + self.text, "--sample=1", "--prompt=a"],
-             "--prompt needs --text"),
-            ([text, "--lr=nan"], "--lr=nan: must be a number"),
-            ([text, "--lr=-1"], "--lr=-1: must be a number of at least 0"),
-            ([text, "--lr=inf"], "--lr=inf: must be a number"),
-            ([text, "--beta1=1"], "--beta1=1: must be at least 0 and below 1"),
-            ([text, "--beta2=nan"], "--beta2=nan"),
-            ([text, "--eps=-1e-9"], "--eps=-1e-09: must be a number above 0"),
-            ([text, "--eps=0"], "--eps=0: must be a number above 0"),
-            ([text, "--eps=1e-60"], "--eps=1e-60: must be a number above 0"),
-            ([text, "--weight_decay=inf"], "--weight_decay=inf"),
-            ([text, "--clip_norm=nan"], "--clip_norm=nan"),
-            ([text, "--timeout=0s"], "--timeout: must be above zero"),
-            ([text, "--timeout=-5m"], "--timeout: must be above zero"),
-            ([text, "--lr=1e30", "--mesh=fsdp:2", "--steps=9"], "nan"),
-            # A model.
-            ([text, "--model="], "--model= is empty"),
-            ([text, "--model=/no/such"], "cannot open /no/such/config.json"),
-            ([text, "--model=" + self.text], "Not a directory"),
-            ([text, "--model=" + MODEL, "--dim=64"], "brings its own"),
-            ([text, "--model=" + MODEL, "--dim=128"], "brings its own"),
-            ([text, "--model=" + MODEL, "--kv_heads=0"], "brings its own"),
-            ([text, "--model=" + MODEL, "--seed=0"], "brings its own"),
-            ([text, raw(b"")], "is not JSON"),
-            ([text, raw(b"\xff{}")], "is not JSON"),
-            ([text, raw(b"[" * 200000 + b"]" * 200000)], "nested deeper"),
-            ([text, model(x=json.loads("[" * 90 + "]" * 90))], "nested deeper"),
-            ([text, raw(b'{"num_key_value_heads": ' + b"[" * 200000)],
-             "nested deeper"),
-            ([text, model(num_key_value_heads=0)], "must be at least 1"),
-            ([text, model(num_key_value_heads=3)], "kv_heads must divide"),
-            ([text, model(head_dim=0)], "head_dim is 0"),
-            ([text, model(num_attention_heads=6)], "heads must divide dim"),
-            ([text, model(num_attention_heads=2 ** 32, head_dim=2 ** 32,
-                          hidden_size=2 ** 32, num_key_value_heads=2 ** 32)],
-             "parameters"),
-            ([text, model(hidden_size=2 ** 63)], "a size is expected"),
-            ([text, model(hidden_size=-64)], "a size is expected"),
-            ([text, model(num_hidden_layers=10 ** 9)], "at most 10000"),
-            ([text, model(vocab_size="257")], "a size is expected"),
-            ([text, model(eos_token_id={})], "eos_token_id is {}"),
-            ([text, model()], "holds neither model.safetensors nor"),
-            # Output paths.
-            ([text, "--save="], "--save= is empty"),
-            ([text, "--save=/proc/x"], "/proc/x"),
-            ([text, "--save=" + self.text], "not a directory"),
-            ([text, "--save=" + self.text + "/a"], "is not a directory"),
-            ([text, "--save=" + self.path("link")], "is a link to"),
-            ([text, "--save=/"], "a mount point"),
-            ([text, "--save=/proc", "--overwrite"], "a mount point"),
-            ([text, "--save=" + self.path("a" * 250)], "File name too long"),
-            ([text, "--save=" + self.path("out"), "--engine=fake"],
-             "computes no values"),
-            ([text, "--overwrite"], "--overwrite needs --save"),
-            ([text, "--metrics="], "--metrics= is empty"),
-            ([text, "--metrics=" + self.dir], "Is a directory"),
-            ([text, "--metrics=/no/such/file"], "No such file"),
-            ([text, "--metrics=/proc/x"], "--metrics: cannot write /proc/x"),
-            ([text, "--metrics=" + fifo], "No such device"),
-            ([text, "--metrics=" + odd], "is not overwritten"),
-            ([text, "--metrics=" + self.path("c/step-000002/checkpoint.json"),
-              "--checkpoints=" + self.path("c")], "is in --checkpoints"),
-            ([text, "--report=" + self.path("c/run.html"),
-              "--checkpoints=" + self.path("c")], "is in --checkpoints"),
-            ([text, "--checkpoints=" + self.path("taken")],
-             "taken/step-000002 exists and is not a directory"),
-            ([text, "--metrics=" + self.text], "which is only read"),
-            ([text, "--metrics=" + self.path("out/metrics"),
-              "--save=" + self.path("out")], "is in --save"),
-            ([text, "--metrics=" + self.path("out"),
-              "--save=" + self.path("out")], "is in --save"),
-            ([text, "--metrics=" + self.path("later"),
-              "--save=" + self.path("place")], "is in --save"),
-            ([text, "--metrics=" + MODEL_FILE, "--model=" + MODEL],
-             "is in --model"),
-        ]:
-            with self.subTest(flags):
-                self.assertIn(expected, self.refusal(*flags))
-        with open(self.text) as file:
-            self.assertIn("A small text", file.read())
-        self.assertEqual(sorted(os.listdir(self.dir)),
-                         ["config", "empty", "fifo", "later", "link", "odd",
-                          "place", "short", "taken", "text"])
-        self.assertEqual(os.listdir(self.path("place")), [])
-
-    def test_refuses_a_seed_of_the_environment_that_is_no_number(self):
-        run = subprocess.run(
-            [PROGRAM, "--text=" + self.text, *SMALL], capture_output=True,
-            text=True, env={**os.environ, "CROSSHATCH_ADVERSARIAL_SEED": "abc"})
-        self.assertEqual(run.returncode, 1)
-        self.assertEqual(run.stderr.count("\n"), 1, run.stderr)
-        self.assertIn("CROSSHATCH_ADVERSARIAL_SEED=abc", run.stderr)
-
-    def test_metrics_that_cannot_be_written_end_no_training(self):
+    def test_training_continues_if_metrics_cannot_be_written(self):
         out = self.path("model")
         for metrics in ["/dev/full", self.path("metrics")]:
             # A resource limit on file sizes acts like a full disk, except for
@@ -434,7 +177,7 @@ class TrainLmTest(TrainLmTestCase):
                         self.assertIn("step", json.loads(line))
                 self.assertFalse(os.path.exists(out + ".saving"))
 
-    def test_what_cannot_be_printed_is_an_error(self):
+    def test_a_full_standard_output_is_an_error(self):
         for flags in [["--text=" + self.text, "--plan=print"],
                       ["--text=" + self.text, *SMALL, "--steps=1",
                        "--sample=5"]]:
@@ -446,7 +189,7 @@ class TrainLmTest(TrainLmTestCase):
             self.assertRegex(run.stderr, "^(train_lm: )?cannot write to "
                              "standard output(: No space left on device)?\n$")
 
-    def test_an_old_metrics_file_is_there_until_the_first_step(self):
+    def test_an_old_metrics_file_stays_until_the_first_step(self):
         metrics = self.path("metrics")
         old = '{"step":1}\n' * 1000
         with open(metrics, "w") as file:
@@ -459,7 +202,7 @@ class TrainLmTest(TrainLmTestCase):
             self.assertEqual(file.read(), old)
         self.metrics()
 
-    def test_output_that_nobody_reads_ends_no_training(self):
+    def test_training_continues_if_nobody_reads_the_output(self):
         out = self.path("model")
         reader, writer = os.pipe()
         os.close(reader)
@@ -470,7 +213,7 @@ class TrainLmTest(TrainLmTestCase):
         self.assertEqual((run.returncode, run.stderr), (0, b""))
         self.assertTrue(os.path.exists(out + "/model.safetensors"))
 
-    def test_outputs_that_are_closed_are_written_to_no_file(self):
+    def test_closed_outputs_do_not_reach_other_files(self):
         # Enough steps to print more than one buffer.
         metrics, out = self.path("metrics"), self.path("model")
         run = subprocess.run(
@@ -482,13 +225,7 @@ class TrainLmTest(TrainLmTestCase):
             steps = [json.loads(line)["step"] for line in file]
         self.assertEqual(steps, list(range(1, 201)))
 
-    def test_a_short_timeout_is_an_error_of_one_line(self):
-        for timeout in ["1ns", "100us"]:
-            line = self.refusal("--text=" + self.text, "--mesh=fsdp:2,tp:2",
-                                "--timeout=" + timeout, *SMALL)
-            self.assertIn("timed out after " + timeout, line)
-
-    def test_a_save_tells_of_one_that_was_killed(self):
+    def test_a_save_reports_an_unfinished_one(self):
         out = self.path("model")
         left = out + ".saving"
         os.mkdir(left)
@@ -500,7 +237,7 @@ class TrainLmTest(TrainLmTestCase):
         with open(os.path.join(left, "model.safetensors")) as file:
             self.assertEqual(file.read(), "keep")
 
-    def test_weights_whose_place_was_taken_lie_beside_it(self):
+    def test_weights_are_kept_next_to_an_occupied_target(self):
         out = self.path("model")
         # Unread metrics block the program before its last step.
         fifo = self.path("fifo")
@@ -526,7 +263,7 @@ class TrainLmTest(TrainLmTestCase):
                          ["config.json", "model.safetensors"])
         self.assertEqual(os.listdir(out), ["mine"])
 
-    def test_weights_that_are_not_finite_replace_none(self):
+    def test_non_finite_weights_are_not_saved(self):
         out = self.path("model")
         self.assertEqual(self.run_program(
             "--text=" + self.text, "--save=" + out, *SMALL).returncode, 0)
@@ -540,7 +277,7 @@ class TrainLmTest(TrainLmTestCase):
         with open(out + "/model.safetensors", "rb") as file:
             self.assertEqual(file.read(), good)
 
-    def test_tokens_that_begin_and_end_are_kept(self):
+    def test_special_token_ids_are_kept(self):
         place, out = self.path("place"), self.path("out")
         shutil.copytree(MODEL, place)
         os.chmod(place, 0o755)
@@ -567,37 +304,6 @@ class TrainLmTest(TrainLmTestCase):
         self.assertLess(max(map(len, summary.stdout.split("\n"))), 200)
         every = self.run_program(*flags, "--verbose")
         self.assertIn(" 0:1 1:2 2:3 ", every.stdout)
-
-    def test_refuses_a_directory_that_is_in_use(self):
-        out = self.path("full")
-        os.mkdir(out)
-        with open(os.path.join(out, "mine"), "w") as file:
-            file.write("keep")
-        self.assertIn("not empty", self.refusal(
-            "--text=" + self.text, "--save=" + out))
-        self.assertEqual(os.listdir(out), ["mine"])
-
-    def test_a_damaged_model_leaves_nothing_behind(self):
-        bad = self.path("bad")
-        shutil.copytree(MODEL, bad)
-        weights = os.path.join(bad, "model.safetensors")
-        os.chmod(bad, 0o755)
-        os.chmod(weights, 0o644)
-        with open(weights, "rb") as file:
-            content = file.read()
-        out = self.path("out")
-        for damaged, expected in [
-            (content[:5], "ends after 5 bytes"),
-            (content[:len(content) // 2], "truncated"),
-            (b"\xff" * 8 + content[8:], "not a valid safetensors file"),
-            (content[:8] + b"[" + content[9:], "not a valid safetensors file"),
-        ]:
-            with open(weights, "wb") as file:
-                file.write(damaged)
-            self.assertIn(expected, self.refusal(
-                "--text=" + self.text, "--model=" + bad, "--mesh=fsdp:2",
-                "--save=" + out))
-            self.assertFalse(os.path.exists(out))
 
 
 if __name__ == "__main__":

@@ -50,6 +50,14 @@ class TrainLmTestCase(unittest.TestCase):
                               text=True, timeout=120,
                               preexec_fn=set_limit if limit else None)
 
+    def refusal(self, *flags):
+        """Returns the one line that a run prints that fails."""
+        run = self.run_program(*flags)
+        self.assertEqual(run.returncode, 1, run.stdout + run.stderr)
+        lines = run.stderr.strip().split("\n")
+        self.assertEqual(len(lines), 1, run.stderr)
+        return lines[0]
+
     def metrics(self, *flags, without=()):
         path = self.path("metrics")
         run = self.run_program("--text=" + self.text, "--metrics=" + path,

@@ -190,7 +190,7 @@ constexpr Case kCases[] = {{2, 4, std::nullopt}, {2, 5, 1.0},
                            {3, 5, std::nullopt}, {4, 3, 1.25},
                            {3, 2, 0.5},          {1, 3, 1.0}};
 
-TEST(ExpertParallelTest, OfTokensOfItsOwnGivesWhatOneRankDoes) {
+TEST(ExpertParallelTest, MatchesOneRankWithShardedTokens) {
   for (const Case& c : kCases) {
     OnMesh({{"ep", c.ranks}}, [&](const DeviceMesh& ep) -> absl::Status {
       const auto options = Options(c.experts, c.capacity);
@@ -202,7 +202,7 @@ TEST(ExpertParallelTest, OfTokensOfItsOwnGivesWhatOneRankDoes) {
   }
 }
 
-TEST(ExpertParallelTest, OfSharedTokensGivesWhatOneRankDoes) {
+TEST(ExpertParallelTest, MatchesOneRankWithReplicatedTokens) {
   for (const Case& c : kCases) {
     OnMesh({{"tp", c.ranks}}, [&](const DeviceMesh& tp) -> absl::Status {
       const auto options = Options(c.experts, c.capacity);

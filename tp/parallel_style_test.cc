@@ -43,7 +43,7 @@ using Case = std::tuple<int, Placement, Placement, bool>;
 
 class PrepareModuleOutputTest : public testing::TestWithParam<Case> {};
 
-TEST_P(PrepareModuleOutputTest, BringsTheFirstOutputIntoALayout) {
+TEST_P(PrepareModuleOutputTest, RedistributesTheFirstOutput) {
   const auto& [ranks, output, desired, local] = GetParam();
   const PrepareOutputOptions options = {
       .output = output, .desired = desired, .use_local_output = local};

@@ -72,7 +72,7 @@ absl::StatusOr<Values> OutputAndGradients(Net& net) {
   return values;
 }
 
-TEST(ParallelizeModuleTest, ComputesWhatOneRankComputes) {
+TEST(ParallelizeModuleTest, MatchesOneRank) {
   Net dense;
   const Values expected = *OutputAndGradients(dense);
   const std::vector<std::pair<std::string, ParallelPlan>> plans = {
@@ -133,7 +133,7 @@ TEST(ParallelizeModuleTest, SplitsBetweenUnitsOnly) {
   });
 }
 
-TEST(ParallelizeModuleTest, NamesWhatDoesNotFit) {
+TEST(ParallelizeModuleTest, NamesMismatches) {
   OnMesh({{"dp", 1}, {"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
     CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
     Net net;

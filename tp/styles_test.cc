@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Styles for the inputs and outputs of a module, by position and by name;
-// ReplicateParallel; and a program's own style.
+// ColwiseParallel, RowwiseParallel and ReplicateParallel; and a program's own
+// style.
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,47 +34,12 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// [5, 4] and [3, 4]: sizes that two and three ranks do not divide.
+// Sizes that two and three ranks do not divide.
 constexpr int64_t kRows = 5;
-constexpr int64_t kMemory = 3;
 constexpr int64_t kWidth = 4;
 
 std::string LayoutText(const Tensor& t) {
-  if (!t.defined()) return "undefined";
   return t.is_distributed() ? LayoutOf(t).ToString() : "plain";
-}
-
-// Computes (x [5, 4], memory [3, 4], scale [4]) -> (x * scale, memory * 2, x
-// memory^T).
-class Mixer final : public nn::Module, public nn::NamedInputs {
- public:
-  std::vector<std::string> input_names() const override {
-    return {"x", "memory", "scale"};
-  }
-  // The layouts of the inputs of the last forward.
-  std::vector<std::string> layouts;
-
- protected:
-  TensorList ForwardImpl(TensorSpan inputs) override {
-    layouts.clear();
-    for (const Tensor& t : inputs) layouts.push_back(LayoutText(t));
-    const Tensor scaled =
-        inputs[2].defined() ? Mul(inputs[0], inputs[2]) : inputs[0];
-    return {scaled, Mul(inputs[1], 2.0),
-            MatMul(inputs[0], inputs[1], false, /*transpose_b=*/true)};
-  }
-};
-
-TensorList Inputs() {
-  return {SmallIntegers({kRows, kWidth}, 1),
-          SmallIntegers({kMemory, kWidth}, 2), SmallIntegers({kWidth}, 3)};
-}
-
-// Returns this rank's rows of `whole`.
-Tensor Part(const Tensor& whole, const DeviceMesh& mesh, int dim) {
-  return Clone(LocalTensor(DistributeTensor(
-      whole, mesh,
-      Layout::Replicated(mesh.layout(), whole.ndim()).WithShard(0, dim))));
 }
 
 Values WholeOf(const TensorList& tensors) {
@@ -81,146 +48,6 @@ Values WholeOf(const TensorList& tensors) {
     values.push_back(FullTensor(t).ToVector<float>());
   }
   return values;
-}
-
-TEST(PrepareModuleInputTest, BringsEachInputAndLeavesGaps) {
-  Mixer one;
-  const Values expected = WholeOf(one.Call(Inputs()));
-  for (const int ranks : {1, 2, 3}) {
-    OnMesh({{"tp", ranks}}, [&](const DeviceMesh& mesh) -> absl::Status {
-      const TensorList whole = Inputs();
-      // The rows of x and memory are split. The scale stays unchanged, by a
-      // missing or an empty entry.
-      const std::vector<PrepareInputOptions> ways = {
-          {.input = {Shard(0), Shard(0)}, .desired = {Shard(0), Replicate()}},
-          {.input = {Shard(0), Shard(0), std::nullopt},
-           .desired = {Shard(0), Replicate(), std::nullopt}},
-          {.input = {},
-           .desired = {},
-           .named = {{"memory", {.input = Shard(0), .desired = Replicate()}},
-                     {"x", {.input = Shard(0), .desired = Shard(0)}}}},
-          {.input = {std::nullopt, Shard(0)},
-           .desired = {std::nullopt, Replicate()},
-           .named = {{"x", {.input = Shard(0), .desired = Shard(0)}}}}};
-      for (const PrepareInputOptions& options : ways) {
-        Mixer mixer;
-        CH_RETURN_IF_ERROR(ParallelizeModule(
-            mixer, mesh, {{"", PrepareModuleInput(options)}}));
-        const TensorList outputs =
-            mixer.Call({Part(whole[0], mesh, 0), Part(whole[1], mesh, 0),
-                        Replicated(whole[2], mesh)});
-        CH_EXPECT_EQ(mixer.layouts,
-                     (std::vector<std::string>{"[S(0)]", "[R]", "[R]"}));
-        CH_EXPECT_EQ(WholeOf(outputs), expected);
-        // An undefined input stays undefined.
-        mixer.Call({Part(whole[0], mesh, 0), Part(whole[1], mesh, 0), {}});
-        CH_EXPECT_EQ(mixer.layouts[2], "undefined");
-      }
-      return absl::OkStatus();
-    });
-  }
-}
-
-// Multiplies a rank's rows with the whole memory. The gradients of the
-// replicated memory are summands, or equal if all ranks compute the same.
-TEST(PrepareModuleInputTest, HandsLocalPartsToTheModule) {
-  for (const bool sums : {false, true}) {
-    OnMesh({{"tp", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {
-      Mixer mixer;
-      PrepareInputOptions options;
-      options.input = {sums ? Shard(0) : Replicate(), Replicate()};
-      options.desired = options.input;
-      options.use_local_input = true;
-      options.sum_local_gradients = sums;
-      CH_RETURN_IF_ERROR(
-          ParallelizeModule(mixer, mesh, {{"", PrepareModuleInput(options)}}));
-      const TensorList whole = Inputs();
-      const Layout replicated = Layout::Replicated(mesh.layout(), 2);
-      Tensor memory = DistributeTensor(whole[1], mesh, replicated);
-      memory.set_requires_grad(true);
-      const Tensor x = sums ? Part(whole[0], mesh, 0) : whole[0];
-      const TensorList outputs = mixer.Call({x, memory, {}});
-      CH_EXPECT_EQ(mixer.layouts,
-                   (std::vector<std::string>{"plain", "plain", "undefined"}));
-      CH_RETURN_IF_ERROR(Backward(Sum(outputs[2])));
-      Tensor one = whole[1].Detach().set_requires_grad(true);
-      CH_RETURN_IF_ERROR(Backward(Sum(MatMul(whole[0], one, false, true))));
-      CH_EXPECT_EQ(FullTensor(memory.grad()).ToVector<float>(),
-                   one.grad().ToVector<float>());
-      return absl::OkStatus();
-    });
-  }
-}
-
-TEST(PrepareModuleInputOutputTest, SeesAllOfBoth) {
-  Mixer one;
-  const Values expected = WholeOf(one.Call(Inputs()));
-  for (const int ranks : {1, 2, 3}) {
-    OnMesh({{"tp", ranks}}, [&](const DeviceMesh& mesh) -> absl::Status {
-      const TensorList whole = Inputs();
-      Mixer mixer;
-      const Style style = PrepareModuleInputOutput(
-          {.inputs = {.input = {Shard(0), Shard(0), Replicate()},
-                      .desired = {Shard(0), Replicate(), Replicate()}},
-           .outputs = {.output = {Shard(0), std::nullopt, Shard(0)},
-                       .desired = {Replicate(), std::nullopt, Shard(1)}}});
-      CH_RETURN_IF_ERROR(ParallelizeModule(mixer, mesh, {{"", style}}));
-      const TensorList outputs = mixer.Call(
-          {Part(whole[0], mesh, 0), Part(whole[1], mesh, 0), whole[2]});
-      CH_EXPECT_EQ(LayoutText(outputs[0]), "[R]");
-      CH_EXPECT_EQ(LayoutText(outputs[1]), "[R]");  // Unchanged.
-      CH_EXPECT_EQ(LayoutText(outputs[2]), "[S(1)]");
-      CH_EXPECT_EQ(WholeOf(outputs), expected);
-      return absl::OkStatus();
-    });
-  }
-}
-
-TEST(PrepareModuleInputTest, NamesWhatDoesNotFit) {
-  OnMesh({{"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
-    const auto message = [&](nn::Module& module, PrepareInputOptions options) {
-      return std::string(
-          ParallelizeModule(module, mesh,
-                            {{"", PrepareModuleInput(std::move(options))}})
-              .message());
-    };
-    Mixer mixer;
-    CH_EXPECT_THAT(
-        message(mixer, {.input = {Shard(0), Shard(0)}, .desired = Shard(0)}),
-        HasSubstr("2 placements of inputs and 1 desired placements"));
-    CH_EXPECT_THAT(message(mixer, {.input = {Shard(0), std::nullopt},
-                                   .desired = {Shard(0), Replicate()}}),
-                   HasSubstr("entry 1: the placement of the input is missing"));
-    CH_EXPECT_THAT(
-        message(mixer, {.input = {}, .desired = {}, .named = {{"y", {}}}}),
-        HasSubstr("no input is called \"y\"; there are: x, memory, scale"));
-    CH_EXPECT_THAT(message(mixer, {.named = {{"x", {}}}}),
-                   HasSubstr("\"x\" is number 0 of `input`, too"));
-    CH_EXPECT_THAT(message(mixer, {.sum_local_gradients = true}),
-                   HasSubstr("sum_local_gradients is of local inputs"));
-    nn::RmsNorm norm(kWidth, 1e-5);
-    CH_EXPECT_THAT(
-        message(norm, {.input = {}, .desired = {}, .named = {{"x", {}}}}),
-        HasSubstr("RmsNorm does not (nn::NamedInputs)"));
-    return absl::OkStatus();
-  });
-}
-
-TEST(PrepareModuleInputDeathTest, CountsInputsAtTheForward) {
-  EXPECT_DEATH(
-      OnMesh({{"tp", 1}},
-             [](const DeviceMesh& mesh) -> absl::Status {
-               nn::RmsNorm norm(kWidth, 1e-5);
-               CH_RETURN_IF_ERROR(ParallelizeModule(
-                   norm, mesh,
-                   {{"", PrepareModuleInput(
-                             {.input = {Replicate(), Replicate()},
-                              .desired = {Replicate(), Replicate()}})}}));
-               CH_RETURN_IF_ERROR(norm.Materialize({}));
-               norm.Forward(Ones({2, kWidth}));
-               return absl::OkStatus();
-             }),
-      "has placements of 2 inputs, and there are 1");
 }
 
 TEST(DistributeOwnParametersTest, NamesTheParameterThatDoesNotHaveTheDim) {
@@ -297,66 +124,6 @@ absl::StatusOr<Values> OutputAndGradients(nn::Module& module) {
 // element of a tensor.
 constexpr double kRoundings = 400;
 
-Values Dense() {
-  Block one;
-  EXPECT_TRUE(one.Materialize({.seed = 5}).ok());
-  const absl::StatusOr<Values> values = OutputAndGradients(one);
-  EXPECT_TRUE(values.ok()) << values.status();
-  return values.value_or(Values());
-}
-
-TEST(ReplicateParallelTest, ComputesTheWholeModuleOnEveryRank) {
-  const Values expected = Dense();
-  for (const int ranks : {1, 2, 3}) {
-    const std::vector<ParallelPlan> plans = {
-        // All replicated, except for a split part.
-        {{"", ReplicateParallel()}, {"down", RowwiseParallel()}},
-        // Only the norm is replicated: its split input is gathered.
-        {{"up", ColwiseParallel()},
-         {"norm", ReplicateParallel()},
-         {"weigh", ReplicateParallel()},
-         {"down", RowwiseParallel()}},
-        {{"", ReplicateParallel({.use_local_output = true})}},
-    };
-    for (const ParallelPlan& plan : plans) {
-      OnMesh({{"tp", ranks}}, [&](const DeviceMesh& mesh) -> absl::Status {
-        Block block;
-        CH_RETURN_IF_ERROR(ParallelizeModule(block, mesh, plan));
-        CH_RETURN_IF_ERROR(block.Materialize({.seed = 5}));
-        CH_ASSIGN_OR_RETURN(const Values values, OutputAndGradients(block));
-        ExpectNear(values, expected, kRoundings);
-        return absl::OkStatus();
-      });
-    }
-  }
-}
-
-TEST(ReplicateRestTest, ReplicatesModulesOutsideOfThePlan) {
-  const Values expected = Dense();
-  const std::vector<ParallelPlan> plans = {
-      {{"up", ColwiseParallel()}, {"down", RowwiseParallel()}},
-      {{"down", RowwiseParallel()}},
-      {{"up", ColwiseParallel({.output = Replicate()})}},
-      {},
-  };
-  for (const ParallelPlan& plan : plans) {
-    for (const int ranks : {1, 2, 3}) {
-      OnMesh({{"tp", ranks}}, [&](const DeviceMesh& mesh) -> absl::Status {
-        Block block;
-        CH_RETURN_IF_ERROR(
-            ParallelizeModule(block, mesh, plan, {.replicate_rest = true}));
-        CH_RETURN_IF_ERROR(block.Materialize({.seed = 5}));
-        for (nn::Parameter* p : block.Parameters()) {
-          CH_EXPECT_TRUE(p->data().is_distributed());
-        }
-        CH_ASSIGN_OR_RETURN(const Values values, OutputAndGradients(block));
-        ExpectNear(values, expected, kRoundings);
-        return absl::OkStatus();
-      });
-    }
-  }
-}
-
 int64_t AllReduces(const DeviceMesh& mesh) {
   int64_t calls = 0;
   for (const auto& communicator : mesh.communicators()) {
@@ -364,6 +131,73 @@ int64_t AllReduces(const DeviceMesh& mesh) {
     calls += communicator->stats().by_kind[kind].calls;
   }
   return calls;
+}
+
+template <typename M>
+std::unique_ptr<nn::Module> New() {
+  return std::make_unique<M>();
+}
+
+// Compares a module under `plan` with the module on one rank.
+// `all_reduces`: on several ranks, their number, without an implicit
+// redistribution.
+void ExpectMatchesOneRank(
+    const std::function<std::unique_ptr<nn::Module>()>& make,
+    const ParallelPlan& plan, bool replicate_rest,
+    std::optional<int64_t> all_reduces = std::nullopt) {
+  const std::unique_ptr<nn::Module> one = make();
+  ASSERT_TRUE(one->Materialize({.seed = 5}).ok());
+  const absl::StatusOr<Values> expected = OutputAndGradients(*one);
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  for (const int ranks : {1, 2, 3}) {
+    OnMesh({{"tp", ranks}}, [&](const DeviceMesh& mesh) -> absl::Status {
+      const std::unique_ptr<nn::Module> module = make();
+      CH_RETURN_IF_ERROR(ParallelizeModule(*module, mesh, plan,
+                                           {.replicate_rest = replicate_rest}));
+      CH_RETURN_IF_ERROR(module->Materialize({.seed = 5}));
+      for (nn::Parameter* p : module->Parameters()) {
+        CH_EXPECT_TRUE(p->data().is_distributed() || !replicate_rest);
+      }
+      std::optional<ForbidImplicitRedistribution> forbid;
+      if (all_reduces.has_value()) forbid.emplace();
+      CH_ASSIGN_OR_RETURN(const Values values, OutputAndGradients(*module));
+      ExpectNear(values, *expected, kRoundings);
+      if (all_reduces.has_value() && ranks > 1) {
+        CH_EXPECT_EQ(AllReduces(mesh), *all_reduces);
+      }
+      return absl::OkStatus();
+    });
+  }
+}
+
+TEST(ReplicateParallelTest, ComputesTheWholeModuleOnEveryRank) {
+  const std::vector<ParallelPlan> plans = {
+      // All replicated, except for a split part.
+      {{"", ReplicateParallel()}, {"down", RowwiseParallel()}},
+      // Only the norm is replicated: its split input is gathered.
+      {{"up", ColwiseParallel()},
+       {"norm", ReplicateParallel()},
+       {"weigh", ReplicateParallel()},
+       {"down", RowwiseParallel()}},
+      {{"", ReplicateParallel({.use_local_output = true})}},
+  };
+  for (const ParallelPlan& plan : plans) {
+    ExpectMatchesOneRank(New<Block>, plan,
+                         /*replicate_rest=*/false);
+  }
+}
+
+TEST(ReplicateRestTest, ReplicatesModulesOutsideOfThePlan) {
+  const std::vector<ParallelPlan> plans = {
+      {{"up", ColwiseParallel()}, {"down", RowwiseParallel()}},
+      {{"down", RowwiseParallel()}},
+      {{"up", ColwiseParallel({.output = Replicate()})}},
+      {},
+  };
+  for (const ParallelPlan& plan : plans) {
+    ExpectMatchesOneRank(New<Block>, plan,
+                         /*replicate_rest=*/true);
+  }
 }
 
 // A norm whose output feeds two split projections.
@@ -384,31 +218,20 @@ class GatedMlp final : public nn::Module {
       Make<nn::Linear>("down", 6, kWidth, nn::LinearOptions{.stddev = 0.5});
 };
 
+ParallelPlan GatedPlan() {
+  return {{"gate", ColwiseParallel()},
+          {"up", ColwiseParallel()},
+          {"down", RowwiseParallel()}};
+}
+
+// One for the output of down, one for the norm's gradient.
 TEST(ReplicatedNormTest, SumsItsGradientOnce) {
-  GatedMlp one;
-  ASSERT_TRUE(one.Materialize({.seed = 5}).ok());
-  const absl::StatusOr<Values> expected = OutputAndGradients(one);
-  ASSERT_TRUE(expected.ok());
-  for (const bool rest : {false, true}) {
-    ParallelPlan plan = {{"gate", ColwiseParallel()},
-                         {"up", ColwiseParallel()},
-                         {"down", RowwiseParallel()}};
-    if (!rest) plan.emplace_back("norm", ReplicateParallel());
-    for (const int ranks : {2, 3}) {
-      OnMesh({{"tp", ranks}}, [&](const DeviceMesh& mesh) -> absl::Status {
-        GatedMlp mlp;
-        CH_RETURN_IF_ERROR(
-            ParallelizeModule(mlp, mesh, plan, {.replicate_rest = rest}));
-        CH_RETURN_IF_ERROR(mlp.Materialize({.seed = 5}));
-        const ForbidImplicitRedistribution forbid;
-        CH_ASSIGN_OR_RETURN(const Values values, OutputAndGradients(mlp));
-        ExpectNear(values, *expected, kRoundings);
-        // One for the output of down, one for the norm's gradient.
-        CH_EXPECT_EQ(AllReduces(mesh), 2);
-        return absl::OkStatus();
-      });
-    }
-  }
+  ExpectMatchesOneRank(New<GatedMlp>, GatedPlan(),
+                       /*replicate_rest=*/true, /*all_reduces=*/2);
+  ParallelPlan plan = GatedPlan();
+  plan.emplace_back("norm", ReplicateParallel());
+  ExpectMatchesOneRank(New<GatedMlp>, plan,
+                       /*replicate_rest=*/false, /*all_reduces=*/2);
 }
 
 // A projection, a norm without parameters, and two split projections of its
@@ -442,34 +265,17 @@ class BareNormMlp final : public nn::Module {
   nn::Linear& down_ = Make<nn::Linear>("down", 6, kWidth, Options());
 };
 
+// One for the output of down, one for the gradient of in.
 TEST(ReplicatedNormTest, WithoutParametersPassesOnPendingSums) {
   for (const bool group : {false, true}) {
-    BareNormMlp one(group);
-    ASSERT_TRUE(one.Materialize({.seed = 5}).ok());
-    const absl::StatusOr<Values> expected = OutputAndGradients(one);
-    ASSERT_TRUE(expected.ok());
-    for (const int ranks : {2, 3}) {
-      OnMesh({{"tp", ranks}}, [&](const DeviceMesh& mesh) -> absl::Status {
-        BareNormMlp mlp(group);
-        CH_RETURN_IF_ERROR(ParallelizeModule(mlp, mesh,
-                                             {{"gate", ColwiseParallel()},
-                                              {"up", ColwiseParallel()},
-                                              {"down", RowwiseParallel()}},
-                                             {.replicate_rest = true}));
-        CH_RETURN_IF_ERROR(mlp.Materialize({.seed = 5}));
-        const ForbidImplicitRedistribution forbid;
-        CH_ASSIGN_OR_RETURN(const Values values, OutputAndGradients(mlp));
-        ExpectNear(values, *expected, kRoundings);
-        // One for the output of down, one for the gradient of in.
-        CH_EXPECT_EQ(AllReduces(mesh), 2);
-        return absl::OkStatus();
-      });
-    }
+    ExpectMatchesOneRank([&] { return std::make_unique<BareNormMlp>(group); },
+                         GatedPlan(),
+                         /*replicate_rest=*/true, /*all_reduces=*/2);
   }
 }
 
 // A replicated group norm, times its own output split by position. The gradient
-// comes back split within the groups.
+// is split within the groups.
 class SplitResidual final : public nn::Module {
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
@@ -487,22 +293,8 @@ class SplitResidual final : public nn::Module {
 };
 
 TEST(ReplicateParallelTest, TakesAGradientThatIsSplitWithinAView) {
-  SplitResidual one;
-  ASSERT_TRUE(one.Materialize({.seed = 5}).ok());
-  const absl::StatusOr<Values> expected = OutputAndGradients(one);
-  ASSERT_TRUE(expected.ok());
-  for (const int ranks : {2, 3}) {
-    OnMesh({{"tp", ranks}}, [&](const DeviceMesh& mesh) -> absl::Status {
-      SplitResidual split;
-      CH_RETURN_IF_ERROR(ParallelizeModule(split, mesh,
-                                           {{"norm", ReplicateParallel()}},
-                                           {.replicate_rest = true}));
-      CH_RETURN_IF_ERROR(split.Materialize({.seed = 5}));
-      CH_ASSIGN_OR_RETURN(const Values values, OutputAndGradients(split));
-      ExpectNear(values, *expected, kRoundings);
-      return absl::OkStatus();
-    });
-  }
+  ExpectMatchesOneRank(New<SplitResidual>, {{"norm", ReplicateParallel()}},
+                       /*replicate_rest=*/true);
 }
 
 TEST(ColwiseParallelTest, CopiesWholeUnits) {

@@ -60,17 +60,27 @@ std::unique_ptr<Module> MakeStem() {
   return stem;
 }
 
+struct Layer {
+  std::function<std::unique_ptr<Module>()> make;
+  Shape sizes;  // Of the input.
+};
+const Layer kLayerNorm = {MakeLayerNorm, {5, 4, 6}};
+const Layer kGroupNorm = {MakeGroupNorm, {5, 6, 4}};
+const Layer kConv1d = {MakeConv1d, {5, 4, 7}};
+const Layer kConv2d = {MakeConv2d, {5, 4, 4, 6}};
+const Layer kGroupedConv = {MakeGroupedConv, {5, 4, 4, 6}};
+const Layer kStem = {MakeStem, {5, 4, 7}};
+
 struct Case {
   std::string name;
-  std::function<std::unique_ptr<Module>()> make;
-  Shape sizes;
+  Layer layer;
   std::vector<int> mesh;
   /// One placement per mesh axis, or none for replicated.
   std::vector<Placement> input;
-  std::vector<Placement> weight = {};
-  std::vector<Placement> bias = {};
   /// The layout of the result.
   std::string output = "";
+  std::vector<Placement> weight = {};
+  std::vector<Placement> bias = {};
   /// The unit of split channels.
   int64_t unit = 1;
   DType dtype = kFloat32;
@@ -106,7 +116,7 @@ absl::StatusOr<TensorList> RunOn(Module& layer, Tensor x) {
 }
 
 absl::StatusOr<TensorList> RunOn(const Case& c, const DeviceMesh& mesh) {
-  const std::unique_ptr<Module> layer = c.make();
+  const std::unique_ptr<Module> layer = c.layer.make();
   for (const NamedParameter& named : layer->NamedParameters()) {
     Parameter& parameter = *named.parameter;
     const bool is_bias = named.name.ends_with("bias");
@@ -116,7 +126,7 @@ absl::StatusOr<TensorList> RunOn(const Case& c, const DeviceMesh& mesh) {
                   /*unit=*/1)));
   }
   CH_RETURN_IF_ERROR(layer->Materialize({.seed = 3}));
-  const Tensor whole = ToDType(SmallIntegers(c.sizes, 1), c.dtype);
+  const Tensor whole = ToDType(SmallIntegers(c.layer.sizes, 1), c.dtype);
   return RunOn(
       *layer, DistributeTensor(whole, mesh,
                                LayoutFor(mesh, whole.ndim(), c.input, c.unit)));
@@ -126,10 +136,10 @@ class LayersMeshTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(LayersMeshTest, IsThatOfOneRank) {
   const Case& c = GetParam();
-  const std::unique_ptr<Module> one = c.make();
+  const std::unique_ptr<Module> one = c.layer.make();
   ASSERT_TRUE(one->Materialize({.seed = 3}).ok());
   const absl::StatusOr<TensorList> results =
-      RunOn(*one, ToDType(SmallIntegers(c.sizes, 1), c.dtype));
+      RunOn(*one, ToDType(SmallIntegers(c.layer.sizes, 1), c.dtype));
   ASSERT_TRUE(results.ok()) << results.status();
   const Values expected = WholeOf(*results);
   OnMesh(c.mesh, [&](const DeviceMesh& mesh) -> absl::Status {
@@ -142,130 +152,69 @@ TEST_P(LayersMeshTest, IsThatOfOneRank) {
   });
 }
 
-const Shape kTokens = {5, 4, 6};
-const Shape kChannels = {5, 6, 4};
-const Shape kSound = {5, 4, 7};
-const Shape kImages = {5, 4, 4, 6};
+std::vector<Case> Cases() {
+  const Placement all = Replicate();
+  const std::vector<Placement> batch = {Shard(0), all};
+  const std::vector<Placement> out = {all, Shard(0)};
+  return {
+      {"layer_norm_time3", kLayerNorm, {3}, {Shard(1)}, "[S(1)]"},
+      {"layer_norm_both",
+       kLayerNorm,
+       {2, 2},
+       {Shard(0), Shard(1)},
+       "[S(0),S(1)]"},
+      {.name = "layer_norm_bf16",
+       .layer = kLayerNorm,
+       .mesh = {2, 2},
+       .input = {Shard(1), all},
+       .output = "[S(1),R]",
+       .dtype = kBFloat16},
+      {"group_norm_batch3", kGroupNorm, {3}, {Shard(0)}, "[S(0)]"},
+      {.name = "group_norm_groups2",
+       .layer = kGroupNorm,
+       .mesh = {2},
+       .input = {Shard(1)},
+       .output = "[S(1)/2]",
+       .unit = 2},
+      {.name = "group_norm_both",
+       .layer = kGroupNorm,
+       .mesh = {2, 2},
+       .input = {Shard(1), Shard(0)},
+       .output = "[S(1)/2,S(0)]",
+       .unit = 2},
+      {.name = "group_norm_bf16",
+       .layer = kGroupNorm,
+       .mesh = {2},
+       .input = {Shard(0)},
+       .output = "[S(0)]",
+       .dtype = kBFloat16},
+      // A split of O splits the result.
+      {"conv1d_out3", kConv1d, {3}, {all}, "[S(1)]", {Shard(0)}, {Shard(0)}},
+      // Split input channels give partial sums.
+      {"conv1d_in2", kConv1d, {2}, {Shard(1)}, "[P(sum)]", {Shard(1)}},
+      {"conv2d_batch_and_out", kConv2d, {2, 2}, batch, "[S(0),S(1)]", out, out},
+      {"conv2d_in_and_out",
+       kConv2d,
+       {2, 2},
+       {Shard(1), all},
+       "[P(sum),S(1)]",
+       {Shard(1), Shard(0)},
+       out},
+      {.name = "conv2d_bf16",
+       .layer = kConv2d,
+       .mesh = {2, 2},
+       .input = batch,
+       .output = "[S(0),S(1)]",
+       .weight = out,
+       .bias = out,
+       .dtype = kBFloat16},
+      {"grouped_conv_batch3", kGroupedConv, {3}, {Shard(0)}, "[S(0)]"},
+      {"stem_batch2", kStem, {2}, {Shard(0)}, "[S(0)]"},
+  };
+}
 
-INSTANTIATE_TEST_SUITE_P(LayerNorms, LayersMeshTest,
-                         ::testing::Values(Case{.name = "layer_norm_batch2",
-                                                .make = MakeLayerNorm,
-                                                .sizes = kTokens,
-                                                .mesh = {2},
-                                                .input = {Shard(0)},
-                                                .output = "[S(0)]"},
-                                           Case{.name = "layer_norm_time3",
-                                                .make = MakeLayerNorm,
-                                                .sizes = kTokens,
-                                                .mesh = {3},
-                                                .input = {Shard(1)},
-                                                .output = "[S(1)]"},
-                                           Case{.name = "layer_norm_both",
-                                                .make = MakeLayerNorm,
-                                                .sizes = kTokens,
-                                                .mesh = {2, 2},
-                                                .input = {Shard(0), Shard(1)},
-                                                .output = "[S(0),S(1)]"},
-                                           Case{
-                                               .name = "layer_norm_bf16",
-                                               .make = MakeLayerNorm,
-                                               .sizes = kTokens,
-                                               .mesh = {2, 2},
-                                               .input = {Shard(1), Replicate()},
-                                               .output = "[S(1),R]",
-                                               .dtype = kBFloat16},
-                                           Case{.name = "group_norm_batch3",
-                                                .make = MakeGroupNorm,
-                                                .sizes = kChannels,
-                                                .mesh = {3},
-                                                .input = {Shard(0)},
-                                                .output = "[S(0)]"},
-                                           Case{.name = "group_norm_groups2",
-                                                .make = MakeGroupNorm,
-                                                .sizes = kChannels,
-                                                .mesh = {2},
-                                                .input = {Shard(1)},
-                                                .output = "[S(1)/2]",
-                                                .unit = 2},
-                                           Case{.name = "group_norm_both",
-                                                .make = MakeGroupNorm,
-                                                .sizes = kChannels,
-                                                .mesh = {2, 2},
-                                                .input = {Shard(1), Shard(0)},
-                                                .output = "[S(1)/2,S(0)]",
-                                                .unit = 2},
-                                           Case{.name = "group_norm_bf16",
-                                                .make = MakeGroupNorm,
-                                                .sizes = kChannels,
-                                                .mesh = {2},
-                                                .input = {Shard(0)},
-                                                .output = "[S(0)]",
-                                                .dtype = kBFloat16}),
+INSTANTIATE_TEST_SUITE_P(All, LayersMeshTest, ::testing::ValuesIn(Cases()),
                          [](const auto& info) { return info.param.name; });
-
-INSTANTIATE_TEST_SUITE_P(
-    Convs, LayersMeshTest,
-    ::testing::Values(Case{.name = "conv1d_batch2",
-                           .make = MakeConv1d,
-                           .sizes = kSound,
-                           .mesh = {2},
-                           .input = {Shard(0)},
-                           .output = "[S(0)]"},
-                      // A split of O splits the result.
-                      Case{.name = "conv1d_out3",
-                           .make = MakeConv1d,
-                           .sizes = kSound,
-                           .mesh = {3},
-                           .input = {Replicate()},
-                           .weight = {Shard(0)},
-                           .bias = {Shard(0)},
-                           .output = "[S(1)]"},
-                      // Split input channels give partial sums.
-                      Case{.name = "conv1d_in2",
-                           .make = MakeConv1d,
-                           .sizes = kSound,
-                           .mesh = {2},
-                           .input = {Shard(1)},
-                           .weight = {Shard(1)},
-                           .output = "[P(sum)]"},
-                      Case{.name = "conv2d_batch_and_out",
-                           .make = MakeConv2d,
-                           .sizes = kImages,
-                           .mesh = {2, 2},
-                           .input = {Shard(0), Replicate()},
-                           .weight = {Replicate(), Shard(0)},
-                           .bias = {Replicate(), Shard(0)},
-                           .output = "[S(0),S(1)]"},
-                      Case{.name = "conv2d_in_and_out",
-                           .make = MakeConv2d,
-                           .sizes = kImages,
-                           .mesh = {2, 2},
-                           .input = {Shard(1), Replicate()},
-                           .weight = {Shard(1), Shard(0)},
-                           .bias = {Replicate(), Shard(0)},
-                           .output = "[P(sum),S(1)]"},
-                      Case{.name = "conv2d_bf16",
-                           .make = MakeConv2d,
-                           .sizes = kImages,
-                           .mesh = {2, 2},
-                           .input = {Shard(0), Replicate()},
-                           .weight = {Replicate(), Shard(0)},
-                           .bias = {Replicate(), Shard(0)},
-                           .output = "[S(0),S(1)]",
-                           .dtype = kBFloat16},
-                      Case{.name = "grouped_conv_batch3",
-                           .make = MakeGroupedConv,
-                           .sizes = kImages,
-                           .mesh = {3},
-                           .input = {Shard(0)},
-                           .output = "[S(0)]"},
-                      Case{.name = "stem_batch2",
-                           .make = MakeStem,
-                           .sizes = kSound,
-                           .mesh = {2},
-                           .input = {Shard(0)},
-                           .output = "[S(0)]"}),
-    [](const auto& info) { return info.param.name; });
 
 TEST(LayersMeshDeathTest, RefusesOtherSplits) {
   const auto run = [](const Case& c) {
@@ -276,8 +225,8 @@ TEST(LayersMeshDeathTest, RefusesOtherSplits) {
   // Ranks hold parts of a group.
   const char* const kOwnWay =
       "by whole groups: by a unit .*DimSharding::unit.*module GroupNorm";
-  EXPECT_DEATH(run({"", MakeGroupNorm, kChannels, {2}, {Shard(1)}}), kOwnWay);
-  EXPECT_DEATH(run({"", MakeGroupNorm, kChannels, {2}, {Shard(2)}}), kOwnWay);
+  EXPECT_DEATH(run({"", kGroupNorm, {2}, {Shard(1)}}), kOwnWay);
+  EXPECT_DEATH(run({"", kGroupNorm, {2}, {Shard(2)}}), kOwnWay);
 }
 
 }  // namespace
