@@ -56,7 +56,7 @@ void ExpectLogits(nn::Module& model, const std::string& where) {
   CH_EXPECT_LE(worst, kBound) << where;
 }
 
-TEST(Gpt2Test, TakesAndGivesWeightsOfHuggingFace) {
+TEST(Gpt2Test, LoadsAndSavesHuggingFaceWeights) {
   for (const MeshAxes& axes :
        {MeshAxes{{"fsdp", 1}, {"tp", 1}}, MeshAxes{{"fsdp", 2}, {"tp", 2}},
         MeshAxes{{"fsdp", 1}, {"tp", 3}}}) {

@@ -35,7 +35,7 @@ std::string Refusal(const RunIdentity& before, const RunIdentity& now,
   return std::string(before.ChangesTo(now, may_change).status().message());
 }
 
-TEST(RunIdentityTest, SaysWhatHasChangedAndOnlyThat) {
+TEST(RunIdentityTest, NamesChangedFieldsOnly) {
   const RunIdentity before = Sample();
   EXPECT_THAT(*before.ChangesTo(before, {}), IsEmpty());
   const struct {
@@ -115,7 +115,7 @@ TEST(RunIdentityTest, NamesEachFieldOfTheModelThatDiffers) {
 }
 
 // A checkpoint of an older version.
-TEST(RunIdentityTest, WhatIsNotKnownIsNotCompared) {
+TEST(RunIdentityTest, UnknownFieldsAreNotCompared) {
   const RunIdentity before = {.eos = RunIdentity::kUnknown, .tokens = 315};
   EXPECT_THAT(*before.ChangesTo(Sample(), {}), IsEmpty());
 }

@@ -147,7 +147,7 @@ TEST_F(TimelineTest, ShowsOverlap) {
   EXPECT_TRUE(shows("fsdp_reduce_scatter", "backward"));
 }
 
-TEST(TraceTrainingTest, RefusesWhatIsNoTrace) {
+TEST(TraceTrainingTest, RejectsInvalidTraces) {
   for (const TimelineOptions& options :
        {TimelineOptions{.ranks = 0}, TimelineOptions{.ranks = -1},
         TimelineOptions{.ranks = 1 << 20}, TimelineOptions{.steps = 0},

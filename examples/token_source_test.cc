@@ -129,7 +129,7 @@ TEST(TokenSourceTest, TokensMayHave32Bits) {
   EXPECT_EQ(TokenSource::FromTokenFile(plain)->size(), 6);
 }
 
-TEST(TokenSourceTest, AHeaderSaysWhatFollows) {
+TEST(TokenSourceTest, ReadsTheHeader) {
   const auto wide = TokenSource::FromTokenFile(
       Write("llama.bin", Header({20240801, 7, 2}) + Words({128000, 5})));
   ASSERT_TRUE(wide.ok()) << wide.status();
@@ -154,7 +154,7 @@ TEST(TokenSourceTest, AHeaderSaysWhatFollows) {
               HasSubstr("token 1 is 2147483648"));
 }
 
-TEST(TokenSourceTest, RefusesWhatIsNotThereEmptyOrOdd) {
+TEST(TokenSourceTest, RejectsMissingEmptyAndOddFiles) {
   EXPECT_THAT(
       std::string(TokenSource::FromText({"/no/such"}).status().message()),
       HasSubstr("/no/such: No such file"));

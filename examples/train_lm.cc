@@ -50,7 +50,8 @@ void FillStandardDescriptors() {
 }
 
 // `bazel run` starts programs in their runfiles, not in the caller's directory.
-// A child of such a program inherits the variable, but runs elsewhere.
+// A child of such a program inherits the variable, but runs in another
+// directory.
 bool EnterCallersDirectory() {
   const char* const directory = std::getenv("BUILD_WORKING_DIRECTORY");
   std::error_code error;

@@ -101,7 +101,7 @@ absl::Status CompareWidths(const DeviceMesh& mesh,
     const int rank = mesh.layout().ranks()[i];
     const std::vector<std::string> lines = absl::StrSplit(texts[i], '\n');
     for (size_t line = 0; line + 1 < lines.size(); line += 2) {
-      // A rank without rows has not seen any width.
+      // A rank without rows has recorded no width.
       const auto& [at, is_first] =
           all.try_emplace(lines[line], Seen{lines[line + 1], rank});
       const auto& [module, seen] = *at;

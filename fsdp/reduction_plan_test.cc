@@ -51,7 +51,7 @@ TEST(ReductionPlanTest, ReducesStraightToTheSharded) {
             "show sharded on reduce_scatter\n");
 }
 
-TEST(ReductionPlanTest, AddsToWhatIsThere) {
+TEST(ReductionPlanTest, AddsToExistingGradients) {
   EXPECT_EQ(PlanReduction({.accumulates = true}).ToString(),
             "reduce_scatter full -> reduced on reduce_scatter\n"
             "add reduced -> sharded on reduce_scatter\n"
@@ -94,7 +94,7 @@ TEST(ReductionPlanTest, KeepsAndTakesPartialReductions) {
             "show sharded on all_reduce\n");
 }
 
-TEST(ReductionPlanTest, GoesThroughHooksAndHostMemory) {
+TEST(ReductionPlanTest, RunsHooksAndCopiesToTheHost) {
   EXPECT_EQ(PlanReduction({.accumulates = true,
                            .offloaded = true,
                            .hook = true,

@@ -199,7 +199,7 @@ TEST(ShardedModuleTest, IgnoredParametersStayAsTheyAre) {
 }
 
 // Some gradients are dropped, some replaced and some missing.
-TEST(ShardedModuleTest, AddsToWhateverGradientsThereAre) {
+TEST(ShardedModuleTest, AccumulatesIntoExistingGradients) {
   TestModel dense(1, 5, 7, 3);
   dense.FillWithIntegers();
   const Tensor x = BatchOf(0, 1, 2);

@@ -129,7 +129,7 @@ TEST(SummonFullParametersTest, TakesTheModulesOwnGroupAlone) {
   });
 }
 
-TEST(SummonFullParametersTest, RefusesWhatIsInUse) {
+TEST(SummonFullParametersTest, RejectsModulesInUse) {
   OnSharded([](World&, TestModel& model) -> absl::Status {
     const auto message = [&](const SummonOptions& options) {
       return std::string(

@@ -132,7 +132,7 @@ TEST(TraversalTest, PlansAndLogsDoNotShowTheOrderOfCalls) {
   EXPECT_FALSE(logs[0].empty());
 }
 
-TEST(TraversalTest, DoesNotEnterWhatIsReplicated) {
+TEST(TraversalTest, SkipsReplicatedModules) {
   const absl::Status status =
       OnTwoRanks([](World&, const DeviceMesh& mesh) -> absl::Status {
         Tree tree;

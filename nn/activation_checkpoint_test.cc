@@ -63,7 +63,7 @@ class Tree final : public Module {
   Noisy& noisy_ = Make<Noisy>("noisy");
 };
 
-TEST(CheckpointTest, GivesTheSameBitsOfAModuleThatRunsTwice) {
+TEST(CheckpointTest, KeepsTheBitsOfAModuleThatRunsTwice) {
   std::vector<float> gradients[2];
   std::vector<std::string> names[2];
   for (const bool checkpointed : {false, true}) {

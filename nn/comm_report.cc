@@ -94,7 +94,7 @@ void CommReport::Enter(size_t module) {
 }
 
 void CommReport::Leave() {
-  // The report was created during the call and has not seen its start.
+  // The report was created during the call, after its start.
   if (under_way_.empty()) return;
   calls_[under_way_.back()].end = Now();
   under_way_.pop_back();

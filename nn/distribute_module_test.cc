@@ -112,7 +112,7 @@ absl::StatusOr<Values> OutputAndGradients(Net& net) {
   return values;
 }
 
-TEST(DistributeModule, ComputesWhatOneRankComputes) {
+TEST(DistributeModule, MatchesOneRank) {
   Net dense;
   const Values expected = *OutputAndGradients(dense);
   for (const int ranks : {1, 2, 3}) {
@@ -144,7 +144,7 @@ TEST(DistributeModule, ReplicatesTheRest) {
   });
 }
 
-TEST(DistributeModule, NamesWhatDoesNotFit) {
+TEST(DistributeModule, NamesMismatches) {
   RunRanks(3, [](World& world) -> absl::Status {
     CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
                         InitDeviceMesh(world, {{"tp", 2}}));

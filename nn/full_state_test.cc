@@ -111,7 +111,7 @@ absl::StatusOr<Values> Expected(int steps) {
   return ValuesOf(whole);
 }
 
-TEST(FullStateTest, GoesFromAnyMeshToAnyMesh) {
+TEST(FullStateTest, MovesBetweenAnyTwoMeshes) {
   for (const StateHolder holder :
        {StateHolder::kFirstRank, StateHolder::kEveryRank}) {
     OnMesh({4}, [&](const DeviceMesh& mesh) -> absl::Status {

@@ -28,7 +28,7 @@ constexpr int64_t kRows = 5;
 constexpr int64_t kClasses = 4;
 const std::vector<double> kWeights = {0.5, 2, 1, 0.25};
 
-// What PyTorch 2.15 gives in float64, with
+// The values of PyTorch 2.15 in float64, with
 //   x = [((i * 37 + 11) % 17 - 8) / 4 for i in range(20)] as [5, 4]
 //   t = [2, 0, -100, 3, 2], w = [0.5, 2, 1, 0.25]
 //   p = [((i * 5 + 3) % 7) / 8 for i in range(20)] as [5, 4]
@@ -282,7 +282,7 @@ INSTANTIATE_TEST_SUITE_P(Goldens, CrossEntropyLossTest,
 
 // All target classes have weight zero. With smoothing the other classes still
 // add to the sum, of which only some ranks have a part.
-TEST(CrossEntropyLossZeroWeightsTest, GivesNanOnAnyMesh) {
+TEST(CrossEntropyLossZeroWeightsTest, IsNanOnAnyMesh) {
   for (const double smoothing : {0.0, 0.3}) {
     const auto loss = [&](const Tensor& logits,
                           std::optional<DeviceMesh> mean_over = std::nullopt) {
@@ -335,7 +335,7 @@ TEST(CrossEntropyLossTypesTest, OfOneRowOfIndicesWithoutDims) {
   EXPECT_NEAR(loss.ToVector<float>()[0], std::log(3.0), 1e-6);
 }
 
-TEST(CrossEntropyLossDeathTest, NamesWhatDoesNotFit) {
+TEST(CrossEntropyLossDeathTest, NamesMismatchedShapes) {
   const Tensor logits = Zeros({2, 3});
   const Tensor targets = Zeros({2}, kInt64);
   EXPECT_DEATH(CrossEntropyLoss(logits, targets, {.label_smoothing = 1.5}),

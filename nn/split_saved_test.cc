@@ -119,7 +119,7 @@ class SplitSavedTest : public ::testing::TestWithParam<int> {
 
 constexpr int64_t kRowBytes = kWidth * static_cast<int64_t>(sizeof(float));
 
-TEST_P(SplitSavedTest, KeepsPartsOfWhatIsSaved) {
+TEST_P(SplitSavedTest, KeepsShardsOfSavedTensors) {
   OnMesh({{"tp", GetParam()}}, [](const DeviceMesh& mesh) -> absl::Status {
     Net plain;
     CH_ASSIGN_OR_RETURN(const Outcome expected, Measure(mesh, plain));

@@ -33,7 +33,7 @@ std::vector<std::string> Found(Checks checks) {
   return messages;
 }
 
-TEST(Expect, SaysNothingOfWhatHolds) {
+TEST(Expect, PrintsNothingIfTheConditionHolds) {
   const auto found = Found([] {
     const std::vector<float> values = {1, 2};
     CH_EXPECT_EQ(values, (std::vector<float>{1, 2}));
@@ -54,7 +54,7 @@ TEST(Expect, SaysNothingOfWhatHolds) {
   EXPECT_THAT(found, ElementsAre());
 }
 
-TEST(Expect, CollectsWhatDoesNotAndGoesOn) {
+TEST(Expect, CollectsFailuresAndContinues) {
   const int three = 3;
   const auto found = Found([&] {
     CH_EXPECT_EQ(three, 4) << "step " << 7;
@@ -104,7 +104,7 @@ TEST(Expect, KeepsTheFirstAndCountsTheOthers) {
   EXPECT_THAT(found.back(), HasSubstr("80 more"));
 }
 
-TEST(Expect, GoesToTheInnermostScopeOfItsThread) {
+TEST(Expect, ReportsToTheInnermostScope) {
   CheckScope outer;
   EXPECT_EQ(Found([] { CH_EXPECT_TRUE(false); }).size(), 1);
   std::thread([] {

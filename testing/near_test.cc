@@ -8,7 +8,7 @@
 namespace crosshatch {
 namespace {
 
-TEST(NearTest, GoesByTheLargestValueOfATensor) {
+TEST(NearTest, IsRelativeToTheLargestValue) {
   CheckScope scope;
   constexpr float kUnit = 0x1p-24f;
   ExpectNear({{8, 16 * kUnit}, {}}, {{8, 0}, {}}, 2);

@@ -54,7 +54,7 @@ TEST(Ranks, RunTheBodyOnEachRank) {
   }
 }
 
-TEST(Ranks, GiveWhatRankZeroHas) {
+TEST(Ranks, ReturnTheValueOfRankZero) {
   std::vector<std::string> lines;
   RunRanks(2, [&](World& world) {
     if (world.rank() == 0) lines = {"", "a\nb", "\\n"};
@@ -92,7 +92,7 @@ TEST(Ranks, TheStatusOfTheJobIsAFailureAtTheCaller) {
   EXPECT_THAT(reported.back(), HasSubstr("a lost shard"));
 }
 
-TEST(Ranks, GiveTheStatusToWhoAsksForIt) {
+TEST(Ranks, ReturnTheStatusIfRequested) {
   absl::Status status;
   const auto reported = Reported([&] {
     status = StatusOfRanks(2, [](World& world) -> absl::Status {

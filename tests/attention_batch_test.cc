@@ -301,7 +301,7 @@ TEST(PackedLlamaTest, IsItsDocumentsAlone) {
   });
 }
 
-TEST(PackedLlamaDeathTest, SaysWhatItTakes) {
+TEST(PackedLlamaDeathTest, NamesTheExpectedInputs) {
   nn::Llama model({.dim = 4, .layers = 1, .heads = 1, .ffn = 2, .vocab = 5},
                   Device::Cpu());
   const Tensor tokens = Zeros({1, 3}, kInt32);

@@ -288,7 +288,7 @@ Measured MeasuredOn(World& world) {
 
 class BytesFormulaTest : public testing::TestWithParam<Case> {};
 
-TEST_P(BytesFormulaTest, EveryRankMovesWhatTheFormulaSays) {
+TEST_P(BytesFormulaTest, BytesOfEveryRankMatchTheFormula) {
   const Case& c = GetParam();
   const std::string path = testing::TempDir() + "/" + c.name + ".txt";
   std::ofstream(path) << "The quick brown fox jumps over the lazy dog.\n";

@@ -331,7 +331,7 @@ TEST(DropoutBatchLawTest, SkippedAndRepeatedCallsDropAsOnOneDevice) {
 }
 
 // A program that splits the batch itself sets the rows of a forward.
-TEST(DropoutBatchScopeTest, HoldsInsteadOfWhatShardingTells) {
+TEST(DropoutBatchScopeTest, OverridesTheRowsOfSharding) {
   const absl::StatusOr<Reference> reference = OnOneDevice();
   ASSERT_TRUE(reference.ok()) << reference.status();
   OnMesh({{"fsdp", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {

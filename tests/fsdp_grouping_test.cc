@@ -185,7 +185,7 @@ Outcome Sharded(int fsdp, int tp, uint64_t adversarial_seed) {
   return outcome;
 }
 
-TEST(FsdpGroupingTest, GroupsLawfullyAndTellsWhy) {
+TEST(FsdpGroupingTest, FormsValidGroupsAndNamesReasons) {
   CH_SKIP_ON(TestEngine::kMpi, "reads what other ranks wrote to its variables");
   EXPECT_EQ(
       Sharded(2, 2, 0).plan,

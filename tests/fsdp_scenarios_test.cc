@@ -218,7 +218,7 @@ Scenario LeftAfter(size_t count) {
                                         Do(Kind::kExpectNoMemory)}};
 }
 
-// Expects that ranks of each mesh see what one rank sees in two steps.
+// Expects the results of one rank on each mesh, in two steps.
 void ExpectSameAsOracle(const Scenario& scenario,
                         const std::vector<Axes>& meshes,
                         uint64_t adversarial_seed = 0) {

@@ -51,7 +51,7 @@ struct ShardSpec {
 };
 
 /// One call of the program, on part `part` if it applies to one. A part that is
-/// not sharded stands for the root.
+/// not sharded refers to the root.
 struct ScriptCall {
   enum class Kind : uint8_t {
     kForward,        ///< value: which batch; on: by ShardedModule::Run

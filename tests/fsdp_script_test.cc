@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// Random programs that use FSDP: every mesh gives the bits of one rank. They
+/// Random programs that use FSDP: every mesh has the bits of one rank. They
 /// contain the calls of ScriptCall in any order, the options that AllAreDrawn
 /// lists, and replicated and tensor-parallel parts. Other tests cover what is
 /// not exact or not random: norms and clipping (tests/fsdp_optimizers_test.cc),
@@ -32,7 +32,7 @@ using ::testing::UnorderedElementsAre;
 
 constexpr int kCalls = 40;
 
-TEST(FsdpScriptTest, AMeshSeesWhatOneRankSees) {
+TEST(FsdpScriptTest, MatchesOneRank) {
   const unsigned first = FuzzSeed();
   const unsigned count = FuzzCases("CROSSHATCH_FUZZ_SCRIPTS", 75);
   for (unsigned i = 0; i < count; ++i) {
@@ -46,7 +46,7 @@ TEST(FsdpScriptTest, AMeshSeesWhatOneRankSees) {
 }
 
 // Scripts must have effects: losses, changed weights and gradients.
-TEST(FsdpScriptTest, ScriptsDoWhatTheyAreFor) {
+TEST(FsdpScriptTest, ScriptsHaveEffects) {
   int stepped = 0;
   for (uint64_t seed = 0; seed < 20; ++seed) {
     const FsdpScript script = RandomFsdpScript(seed, kCalls);

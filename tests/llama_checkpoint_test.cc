@@ -88,7 +88,7 @@ std::optional<fsdp::RaggedShard> ShardsOf(size_t i) {
 
 // Saves and loads parameters and moments over twelve pairs of meshes with one
 // to four axes, between even and ragged shards.
-TEST_P(LlamaCheckpointTest, GoesFromMeshToMeshUnchanged) {
+TEST_P(LlamaCheckpointTest, IsUnchangedOnAnotherMesh) {
   const bool tied = GetParam();
   const std::vector<MeshAxes> meshes = {
       {{"fsdp", 1}, {"tp", 1}},
@@ -131,7 +131,7 @@ TEST_P(LlamaCheckpointTest, GoesFromMeshToMeshUnchanged) {
 }
 
 // Four steps, compared with two, a checkpoint and two more on the same mesh.
-TEST_P(LlamaCheckpointTest, GoesOnInTheSameBits) {
+TEST_P(LlamaCheckpointTest, ResumesInTheSameBits) {
   const bool tied = GetParam();
   const std::string dir = FreshDir(absl::StrCat("on", tied));
   OnMesh({{"fsdp", 2}, {"tp", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {

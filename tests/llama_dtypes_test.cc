@@ -159,7 +159,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 // One options value may serve all calls: only the model's outputs are cast,
 // with the bits of setting it on the root alone.
-TEST(LlamaDTypesTest, CastsWhatLeavesTheOutermost) {
+TEST(LlamaDTypesTest, CastsOutputsOfTheOutermostModule) {
   CH_SKIP_ON(TestEngine::kMpi, "reads what other ranks wrote to its variables");
   for (const std::vector<MeshAxis>& axes : kMeshes) {
     const Result none = Train(axes, {});

@@ -79,7 +79,7 @@ tp::ParallelPlan Plan(const nn::LlamaConfig& config, bool local_outputs) {
 class LlamaHeadsTest
     : public ::testing::TestWithParam<std::tuple<int, int, int, bool>> {};
 
-TEST_P(LlamaHeadsTest, ComputesWhatOneRankComputes) {
+TEST_P(LlamaHeadsTest, MatchesOneRank) {
   const auto& [kv_heads, group, ranks, local_outputs] = GetParam();
   const nn::LlamaConfig config = Config(kv_heads * group, kv_heads);
   nn::Llama whole(config, Device::Cpu());

@@ -131,7 +131,7 @@ absl::StatusOr<Outcome> StepOf(const DeviceMesh& mesh, bool splits,
 
 class SplitSavedLlamaTest : public ::testing::TestWithParam<bool> {};
 
-TEST_P(SplitSavedLlamaTest, GivesTheSameBitsAndKeepsLess) {
+TEST_P(SplitSavedLlamaTest, KeepsTheBitsInLessMemory) {
   OnMesh({{"data", 2}, {"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
     CH_ASSIGN_OR_RETURN(const Outcome whole, StepOf(mesh, false, GetParam()));
     CH_ASSIGN_OR_RETURN(const Outcome split, StepOf(mesh, true, GetParam()));

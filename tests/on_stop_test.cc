@@ -85,7 +85,7 @@ std::optional<int> ProcessRank() {
   return std::atoi(rank);
 }
 
-TEST(OnStopTest, WritesACheckpointFromWhichARunGoesOn) {
+TEST(OnStopTest, WritesACheckpointToResumeFrom) {
   const std::optional<int> process = ProcessRank();
   const std::string root = absl::StrCat(testing::TempDir(), "/on_stop");
   for (const int status :

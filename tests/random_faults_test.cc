@@ -46,10 +46,10 @@ namespace {
 using Axes = std::vector<MeshAxis>;
 
 constexpr int kSteps = 2;
-// Only a rank that never comes may need it.
+// Waited in full only for a rank that never arrives.
 constexpr absl::Duration kTimeout = absl::Minutes(1);
-// For a rank that never comes. No rank of these models keeps the others waiting
-// that long, even on a busy machine.
+// For a rank that never arrives. No rank of these models delays the others by
+// as much, even on a busy machine.
 constexpr absl::Duration kShortTimeout = absl::Seconds(5);
 
 const std::vector<Axes>& Meshes() {

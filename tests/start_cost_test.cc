@@ -86,7 +86,7 @@ TEST(StartCostTest, DoesNotGrowWithParametersOrRanks) {
   }
 }
 
-TEST(StartCostTest, IsOneForTheMeshWhatRanksShareAndEachStepButTheLast) {
+TEST(StartCostTest, CountsTheExchangesOfEachStep) {
   // Comparisons of the text, the model, its inputs and the loss's targets; and
   // per step of whether to stop, except for the last.
   EXPECT_EQ(CountsOf(2, 2, 2, 1).exchanges, 5);

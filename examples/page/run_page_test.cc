@@ -101,7 +101,7 @@ TEST(RunPageTest, StatesHowTheRunEnded) {
   }
 }
 
-TEST(RunPageTest, GoesOnFromThePageOfTheRunBefore) {
+TEST(RunPageTest, ContinuesTheEarlierPage) {
   const std::string path = FreshPath("resumed.html");
   ASSERT_TRUE(PageOf(path, 0, 6).Write(RunPage::State::kStopped).ok());
   EXPECT_THAT(PageOf(path, 4, 8).ToHtml(RunPage::State::kEnded),
@@ -113,7 +113,7 @@ TEST(RunPageTest, GoesOnFromThePageOfTheRunBefore) {
       << "a run that begins keeps nothing";
 }
 
-TEST(RunPageTest, LeavesWhatIsNoReport) {
+TEST(RunPageTest, KeepsFilesOfOthers) {
   const std::string path = FreshPath("mine.html");
   std::ofstream(path) << "<html>mine</html>";
   const absl::Status status = RunPage::Check(path);

@@ -43,7 +43,7 @@ TEST(StepSeriesTest, IsOfBoundedSizeAndCountsEachStepOnce) {
   }
 }
 
-TEST(StepSeriesTest, GoesOnFromItsText) {
+TEST(StepSeriesTest, ContinuesFromItsText) {
   StepSeries whole(8);
   for (int64_t step = 1; step <= 20; ++step) whole.Add(Step(step));
   StepSeries begun(8);
@@ -63,7 +63,7 @@ TEST(StepSeriesTest, GoesOnFromItsText) {
       StepSeries::FromJson(dry.ToJson(), 1).points()[0].loss.has_value());
 }
 
-TEST(StepSeriesTest, TakesNothingFromWhatIsNone) {
+TEST(StepSeriesTest, RejectsOtherTexts) {
   for (const char* text :
        {"", "{", "[]", "{\"points\":1,\"stride\":1}",
         "{\"points\":[[1]],\"stride\":1}",

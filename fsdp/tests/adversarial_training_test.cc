@@ -12,7 +12,7 @@
 namespace crosshatch::fsdp {
 namespace {
 
-TEST(AdversarialTrainingTest, GivesTheSameBitsOnEverySeed) {
+TEST(AdversarialTrainingTest, HasTheSameBitsOnEverySeed) {
   const uint64_t seeds = FuzzCases("CROSSHATCH_FUZZ_STREAM_SEEDS", 30);
   for (const Scenario& scenario : AllScenarios()) {
     const Reference reference(scenario);

@@ -86,7 +86,7 @@ class Reference {
   const RankResult& rank() const { return logged_[0]; }
   const IssueLog& log() const { return logged_[0].log; }
 
-  /// Returns whether training without a fault gives the same bits on this seed.
+  /// Returns whether training without a fault has the same bits on this seed.
   bool IsSound(uint64_t seed) const;
 
   /// Injects `fault` on all ranks, as a bug would be. Whether it can have an

@@ -168,7 +168,7 @@ TEST(CpuOffloadTest, KeepsNoStateOnTheDevice) {
 
 // Each step copies blocks to the device twice and the root once, and copies all
 // gradients back.
-TEST(CpuOffloadTest, CountsWhatItCopies) {
+TEST(CpuOffloadTest, CountsCopiedBytes) {
   Bytes without;
   Bytes with;
   Train({}, false, 0, &without);

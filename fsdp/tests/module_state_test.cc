@@ -150,7 +150,7 @@ TEST(ModuleStateOfFsdpTest, IsRefusedBetweenAccumulatedBackwards) {
 }
 
 // Kept unsharded parameters are gathered again if the shards have changed.
-TEST(ModuleStateOfFsdpTest, ARestoredModelComputesWithWhatWasRestored) {
+TEST(ModuleStateOfFsdpTest, ARestoredModelUsesTheRestoredValues) {
   OnModels([](Job& job, nn::ModuleState& state) -> absl::Status {
     CH_RETURN_IF_ERROR(Step(job));
     CH_ASSIGN_OR_RETURN(const nn::StateDict kept, state.State());

@@ -45,7 +45,7 @@ TEST(ExpertRoutingTest, SortsByExpertAndKeepsTheOrderOfTokens) {
       RouteChoices(kOfRank0, kCounts, kExperts, Owners(0), std::nullopt);
   EXPECT_EQ(routes.kept, Numbers({0, 2, 1, 3}));
   EXPECT_EQ(routes.exchange.give, Runs({{{0, 2}}, {{2, 2}}}));
-  // Expert 0: its own row, then that of rank 1; then expert 1 likewise.
+  // Expert 0: its own row, then that of rank 1. Then the same for expert 1.
   EXPECT_EQ(routes.exchange.take, Runs({{{0, 1}, {2, 1}}, {{1, 1}, {3, 1}}}));
   EXPECT_EQ(routes.offsets, Shape({0, 2, 4}));
 }

@@ -56,7 +56,7 @@ TEST(LayerNormTest, ComputesInTheWiderDType) {
   EXPECT_THAT(Values(y), ElementsAre(-0.75f, 1.25f));
 }
 
-TEST(LayerNormDeathTest, NamesWhatItTakes) {
+TEST(LayerNormDeathTest, NamesTheExpectedShapes) {
   LayerNorm norm(4);
   EXPECT_DEATH((void)norm.Forward(Ones({2, 3})),
                "a LayerNorm of 4 takes floating point of \\[..., 4\\], not "

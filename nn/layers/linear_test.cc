@@ -41,7 +41,7 @@ TEST(LinearTest, ComputesWithTheGatheredWeight) {
 }
 
 // Values that are exact in bfloat16 give equal results in any dtype.
-TEST(LinearTest, TakesAnyDTypeAndGivesTheInputs) {
+TEST(LinearTest, KeepsTheDTypeOfTheInput) {
   const DType dtypes[] = {kFloat32, kFloat64, kBFloat16, kFloat16};
   for (const DType of_x : dtypes) {
     for (const DType of_weight : dtypes) {
@@ -107,7 +107,7 @@ TEST(RmsNormTest, DividesByTheRootMeanSquare) {
               ElementsAre(FloatEq(3 / rms), FloatEq(8 / rms)));
 }
 
-TEST(RmsNormTest, TakesAnyDTypeAndGivesTheInputs) {
+TEST(RmsNormTest, KeepsTheDTypeOfTheInput) {
   const DType dtypes[] = {kFloat32, kFloat64, kBFloat16, kFloat16};
   for (const DType of_x : dtypes) {
     for (const DType of_weight : dtypes) {

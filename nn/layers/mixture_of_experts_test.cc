@@ -175,7 +175,7 @@ TEST(MixtureOfExpertsTest, KeepsTheShapeOfItsInput) {
 // Compares with finite differences of the reference for the sum of y and the
 // balance loss. A step of 1e-4 has an error of 1e-8, which is below the error
 // of rounding y to float32.
-TEST(MixtureOfExpertsTest, HasTheGradientsOfWhatItGives) {
+TEST(MixtureOfExpertsTest, GradientsMatchTheOutputs) {
   auto options = kOptions;
   options.capacity_factor = 1;
   const auto model = Made(options);
@@ -219,7 +219,7 @@ TEST(MixtureOfExpertsTest, ComputesInTheDtypeOfItsWeights) {
   EXPECT_EQ(model->Call({ToDType(x, kBFloat16)})[0].dtype(), kBFloat16);
 }
 
-// A runtime that gives each rank its own rows.
+// A runtime in which each rank has its own rows.
 class SplitsTheBatch final : public Attachment {
  public:
   bool splits_batch() const override { return true; }

@@ -105,7 +105,7 @@ INSTANTIATE_TEST_SUITE_P(
               6.63084211e-05}}),
     [](const auto& info) { return info.param.name; });
 
-TEST(RopeScalingTest, RefusesWhatGivesNoFrequencies) {
+TEST(RopeScalingTest, RejectsInvalidFrequencies) {
   const auto error = [](const RopeScaling& scaling, double theta = kTheta) {
     const absl::Status status = scaling.Validate(kHeadDim, theta);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);

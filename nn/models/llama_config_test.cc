@@ -74,7 +74,7 @@ TEST(LlamaConfigTest, RefusesOptionsThatTheFamilyDoesNotHave) {
               HasSubstr("not scaled, or by longrope"));
 }
 
-TEST(LlamaConfigTest, RefusesWhatWouldOverflow) {
+TEST(LlamaConfigTest, RejectsSizesThatOverflow) {
   int refused = 0;
   constexpr int64_t kLarge = int64_t{1} << 32;
   for (int which = 0; which < 1 << 6; ++which) {
@@ -105,7 +105,7 @@ TEST(LlamaConfigTest, RefusesWhatWouldOverflow) {
   EXPECT_LT(refused, 192);
 }
 
-TEST(LlamaConfigTest, NamesWhatMakesNoModel) {
+TEST(LlamaConfigTest, NamesInvalidFields) {
   const auto message = [](auto change) {
     LlamaConfig config;
     change(config);

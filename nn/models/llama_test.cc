@@ -88,7 +88,7 @@ TEST(LlamaTest, OnMetaThereIsNoMemory) {
   EXPECT_EQ(blocks, 2);
 }
 
-TEST(LlamaTest, GivesLogitsForEveryToken) {
+TEST(LlamaTest, ReturnsLogitsForEveryToken) {
   Llama model(Small(), Device::Cpu());
   const Tensor logits = model.Forward(Tokens({3, 5}));
   EXPECT_EQ(logits.sizes(), (Shape{3, 5, 11}));
@@ -201,7 +201,7 @@ TEST(LlamaTest, GroupedHeadsAreRepeatedHeads) {
   for (size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(x[i], y[i], 1e-6);
 }
 
-TEST(LlamaDeathTest, NamesWhatDoesNotFit) {
+TEST(LlamaDeathTest, NamesMismatchedShapes) {
   LlamaConfig config = Small();
   config.kv_heads = 3;
   EXPECT_DEATH(Llama{config}, HasSubstr("kv_heads must divide heads"));

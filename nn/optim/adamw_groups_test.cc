@@ -83,7 +83,7 @@ TEST(AdamWGroupsTest, LeavesDecayOffVectors) {
   EXPECT_EQ(optimizer.OptionsOf(1)->weight_decay, 0);
 }
 
-TEST(AdamWGroupsTest, GoesByASchedule) {
+TEST(AdamWGroupsTest, FollowsASchedule) {
   const auto embed = MakeParameter("embed.weight", Ones({4, 2}));
   const auto head = MakeParameter("lm.head.weight", Ones({4, 2}));
   const auto norm = MakeParameter("norm.weight", Ones({2}));

@@ -377,7 +377,7 @@ TEST(AdamWTest, NamesAnOptionThatMakesNoUpdate) {
 // optimizer with its group's options.
 std::vector<float> Floats(const Tensor& t) { return t.ToVector<float>(); }
 
-TEST(AdamWTest, StateGoesByNames) {
+TEST(AdamWTest, StateIsKeyedByName) {
   const Tensor grad = FromVector(Shape{3}, Values(3, 5));
   const auto a = MakeParameter("a", FromVector(Shape{3}, Values(3, 1)));
   const auto b = MakeParameter("b", FromVector(Shape{3}, Values(3, 2)));

@@ -114,7 +114,7 @@ TEST(ClipGradNormTest, ScalesByAnyNorm) {
   }
 }
 
-TEST(ClipGradValueTest, CutsWhatARankHolds) {
+TEST(ClipGradValueTest, ClampsEachElement) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const float infinity = std::numeric_limits<float>::infinity();
   const auto a =
@@ -274,7 +274,7 @@ TEST(ClipGradNormTest, CopiesCountOnceThoughTheirSumsAreRoundedOtherwise) {
   });
 }
 
-TEST(ClipGradNormTest, NamesWhatIsNotFinite) {
+TEST(ClipGradNormTest, NamesNonFiniteGradients) {
   const auto good = WithGrad("good", Ones({3}));
   const auto bad = WithGrad(
       "layers.0.bad",

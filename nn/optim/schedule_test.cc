@@ -23,7 +23,7 @@ std::vector<double> Rates(const Schedule& schedule, int64_t count) {
   return rates;
 }
 
-TEST(ScheduleTest, WarmsUpAndGoesDown) {
+TEST(ScheduleTest, WarmsUpAndDecays) {
   // These rates are exact in binary.
   EXPECT_THAT(Rates({.peak = 2}, 3), ElementsAre(2, 2, 2));
   EXPECT_THAT(Rates({.peak = 2, .warmup = 4}, 6),

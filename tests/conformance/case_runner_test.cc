@@ -45,7 +45,7 @@ void DropOffsetsOfEmptyShards(Json& answer) {
   }
 }
 
-TEST(CaseRunner, GivesTheAnswersOfOtherSystems) {
+TEST(CaseRunner, MatchesOtherSystems) {
   const std::vector<std::string> expected =
       ReadLines("tests/conformance/layout.answers.jsonl");
   const std::vector<std::string> actual =
@@ -76,7 +76,7 @@ TEST(CaseRunner, NamesAPlacementOfEveryAxis) {
   EXPECT_EQ(answer["ranks"][4]["values"], Json::array({2.0}));
 }
 
-TEST(CaseRunner, RefusesWhatIsWrongAndGoesOn) {
+TEST(CaseRunner, RejectsInvalidCasesAndContinues) {
   const std::vector<std::string> answers = Answers({
       R"json({"id":"a","kind":"layout","mesh":[2],"shape":[3],"src":["S(1)"]})json",
       R"json({"id":"b","kind":"swap","mesh":[2],"shape":[3]})json",

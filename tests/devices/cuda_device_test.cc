@@ -65,7 +65,7 @@ void ExpectTrainsAsOnTheCpu(const DeviceBackend& backend,
   EXPECT_LT(losses.back(), losses.front());
 }
 
-TEST(CudaDeviceTest, IsWhatTheTestsOfThisBinaryRunOn) {
+TEST(CudaDeviceTest, IsTheDeviceOfThisBinary) {
   EXPECT_EQ(&RankContext::Current().backend(), *CudaBackend(0));
   EXPECT_EQ(Zeros({1}).device(), Device::Cuda(0));
 }

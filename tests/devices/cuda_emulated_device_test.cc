@@ -87,7 +87,7 @@ class Words final : public nn::Module {
 // ToThisDevice moves tensors of a thread without a rank to the current device:
 // values, gradients and memory are right, also for strided and empty tensors.
 // Any other use ends with an error.
-TEST(EmulatedCudaDeviceDeathTest, TakesWhatALoaderMadeByACopy) {
+TEST(EmulatedCudaDeviceDeathTest, CopiesTensorsOfALoader) {
   RankContext& rank = RankContext::Current();
   const Device device = rank.device();
   ASSERT_NE(device, Device::Cpu());

@@ -124,7 +124,7 @@ TEST(CudaLaunchTest, RanksShareADevice) {
 
 // Four steps, then the last two again from a checkpoint, on devices and on the
 // CPU. Tensors are in device memory or, if offloaded, in host memory.
-TEST(CudaLaunchTest, GoesOnFromACheckpoint) {
+TEST(CudaLaunchTest, ResumesFromACheckpoint) {
   for (const std::string how :
        {"--save_async=false", "--save_async", "--offload"}) {
     const std::string checkpoints = Path("run" + how);
