@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/fsdp/tests/adversarial_training_testutil.h"
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <utility>
 
+#include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
@@ -129,60 +131,46 @@ bool SameBits(const TrainingResult& a, const TrainingResult& b) {
 
 int Scenario::ranks() const { return MeshAxes(axes).ranks(); }
 
-Scenario PlainScenario() { return {"fsdp 2", {{"fsdp", 2}}, {}}; }
-
-Scenario HybridScenario() {
-  Scenario scenario = {"replicate 2, fsdp 2, float64, two backwards",
-                       {{"replicate", 2}, {"fsdp", 2}},
-                       {}};
-  scenario.options.mixed_precision = {.param_dtype = kFloat64,
-                                      .reduce_dtype = kFloat64};
-  scenario.backwards_per_step = 2;
-  return scenario;
-}
-
-Scenario PartialScenario() {
-  Scenario scenario = HybridScenario();
-  scenario.name += ", one sum over replicas";
-  scenario.postponed = Scenario::Postponed::kAllReduce;
-  return scenario;
-}
-
-Scenario PostForwardScenario() {
-  Scenario scenario = {
-      "fsdp 4, gathered from 2 in backward, two backwards, one reduction",
-      {{"fsdp", 4}},
-      {.post_forward_mesh_size = 2}};
-  scenario.backwards_per_step = 2;
-  scenario.postponed = Scenario::Postponed::kReduction;
-  return scenario;
-}
-
-Scenario OffloadScenario() {
-  Scenario scenario = HybridScenario();
-  scenario.name += ", in host memory";
-  scenario.options.cpu_offload = true;
-  return scenario;
-}
-
-Scenario CheckpointScenario() {
-  Scenario scenario = PlainScenario();
-  scenario.name += ", checkpointed";
-  scenario.checkpointed = true;
-  return scenario;
-}
-
-Scenario PartScenario() {
-  Scenario scenario = PlainScenario();
-  scenario.name += ", steps of a part";
-  scenario.steps_of_a_part = true;
-  return scenario;
-}
-
 std::vector<Scenario> AllScenarios() {
-  return {PlainScenario(),       HybridScenario(),  PartialScenario(),
-          PostForwardScenario(), OffloadScenario(), CheckpointScenario(),
-          PartScenario()};
+  using Postponed = Scenario::Postponed;
+  const std::vector<MeshAxis> hsdp = {{"replicate", 2}, {"fsdp", 2}};
+  // Casts shards and reduced gradients, which accumulate.
+  FullyShardOptions wide;
+  wide.mixed_precision = {.param_dtype = kFloat64, .reduce_dtype = kFloat64};
+  FullyShardOptions offload = wide;
+  offload.cpu_offload = true;
+  FullyShardOptions smaller_mesh;
+  smaller_mesh.post_forward_mesh_size = 2;
+  return {
+      {"plain", {{"fsdp", 2}}, {}},
+      {.name = "hsdp", .axes = hsdp, .options = wide, .backwards_per_step = 2},
+      {.name = "hsdp_one_all_reduce",
+       .axes = hsdp,
+       .options = wide,
+       .backwards_per_step = 2,
+       .postponed = Postponed::kAllReduce},
+      {.name = "smaller_mesh_one_reduction",
+       .axes = {{"fsdp", 4}},
+       .options = smaller_mesh,
+       .backwards_per_step = 2,
+       .postponed = Postponed::kReduction},
+      {.name = "hsdp_offload",
+       .axes = hsdp,
+       .options = offload,
+       .backwards_per_step = 2},
+      {.name = "checkpointed", .axes = {{"fsdp", 2}}, .checkpointed = true},
+      {.name = "steps_of_a_part",
+       .axes = {{"fsdp", 2}},
+       .steps_of_a_part = true},
+  };
+}
+
+Scenario ScenarioOf(const std::string& name) {
+  const std::vector<Scenario> all = AllScenarios();
+  const auto found = std::find_if(
+      all.begin(), all.end(), [&](const auto& s) { return s.name == name; });
+  CH_CHECK(found != all.end()) << name;
+  return *found;
 }
 
 Reference::Reference(Scenario scenario)

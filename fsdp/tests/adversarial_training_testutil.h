@@ -39,24 +39,10 @@ struct Scenario {
   int ranks() const;
 };
 
-/// Returns a run on two ranks with default options.
-Scenario PlainScenario();
-/// Returns a run with casts of shards and reduced gradients, sums over replicas
-/// and gradients that accumulate sharded.
-Scenario HybridScenario();
-/// Returns a run whose gradients accumulate before the sum over replicas.
-Scenario PartialScenario();
-/// Returns a run that gathers parameters from two of four ranks in backward and
-/// accumulates unsharded gradients.
-Scenario PostForwardScenario();
-/// Returns HybridScenario with shards, gradients and optimizer in host memory.
-Scenario OffloadScenario();
-/// Returns a run on two ranks whose blocks are recomputed in backward.
-Scenario CheckpointScenario();
-/// Returns a run on two ranks in which one block is also trained alone.
-Scenario PartScenario();
-/// Returns all of these.
+/// Returns all training runs.
 std::vector<Scenario> AllScenarios();
+/// Returns the one of that name.
+Scenario ScenarioOf(const std::string& name);
 
 struct RankResult {
   std::vector<uint64_t> bits;  ///< Of all losses, then of the shards.

@@ -6,7 +6,6 @@
 /// issued work proves that it has no effect. Without a fault nothing is
 /// detected.
 
-#include <cctype>
 #include <cstdint>
 #include <iostream>
 #include <string>
@@ -69,15 +68,7 @@ TEST_P(InjectedFaultsSweepTest, PassesWithoutFaults) {
 
 INSTANTIATE_TEST_SUITE_P(Scenarios, InjectedFaultsSweepTest,
                          testing::ValuesIn(AllScenarios()),
-                         [](const testing::TestParamInfo<Scenario>& info) {
-                           std::string name;
-                           for (const char c : info.param.name) {
-                             if (std::isalnum(static_cast<unsigned char>(c)) !=
-                                 0)
-                               name += c;
-                           }
-                           return name;
-                         });
+                         [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace crosshatch::fsdp

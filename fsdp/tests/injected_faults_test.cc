@@ -32,14 +32,15 @@ void ExpectFound(const std::string& what, const Reference& reference,
 }
 
 // Enough blocks that a step reuses memory.
-Scenario Deep(Scenario scenario) {
+Scenario Deep(const std::string& name) {
+  Scenario scenario = ScenarioOf(name);
   scenario.blocks = 4;
   return scenario;
 }
 
 TEST(InjectedFaultsTest, FindsKnownRacesOfOtherLibraries) {
-  const Reference plain(Deep(PlainScenario()));
-  const Reference hybrid(Deep(HybridScenario()));
+  const Reference plain(Deep("plain"));
+  const Reference hybrid(Deep("hsdp"));
   const auto leased = [](MemoryClass memory_class) {
     return [memory_class](const LoggedLease& lease) {
       return lease.memory_class == memory_class && lease.stream == "compute" &&
@@ -73,7 +74,7 @@ TEST(InjectedFaultsTest, FindsKnownRacesOfOtherLibraries) {
 // PyTorch #180665 concerns sums over replicas with offload. Here are the waits
 // and leases that offload adds.
 TEST(InjectedFaultsTest, FindsTheRacesOfCopiesToAndFromTheHost) {
-  const Reference offload(Deep(OffloadScenario()));
+  const Reference offload(Deep("hsdp_offload"));
   ExpectFound("a reduced gradient freed before the copy to the host", offload,
               Fault::Kind::kForgetUses,
               offload.Leases([](const LoggedLease& lease) {
