@@ -2,6 +2,12 @@
 #ifndef CROSSHATCH_COMM_ROUTE_H_
 #define CROSSHATCH_COMM_ROUTE_H_
 
+/// \file
+/// Which data each member of a group sends to each other one.
+
+#include <cstdint>
+
+#include "absl/types/span.h"
 #include "crosshatch/comm/collective.h"
 
 namespace crosshatch {
@@ -36,6 +42,27 @@ constexpr Route RouteOf(CollectiveKind kind, int root, int from, int to) {
   }
   return {};
 }
+
+/// Elements [begin, begin + elems) of a list, sent to or received from one
+/// member.
+struct Part {
+  absl::Span<const Segment> list;
+  int64_t begin = 0;
+  int64_t elems = 0;
+};
+
+/// Sets, by member, what member `me` sends and receives, itself included. In a
+/// reduction each member's sends are summands, and all receives are the result.
+/// \param in_pieces an all-reduce is two steps: each member reduces its piece
+///     (PieceBegin), and the members gather the pieces (PlanGatherOfPieces). If
+///     not, each member reduces all.
+/// \param sends, receives one part for each member of the group.
+void PlanParts(const Collective& collective, int me, bool in_pieces,
+               absl::Span<Part> sends, absl::Span<Part> receives);
+
+/// Sets them for the second step of an all-reduce.
+void PlanGatherOfPieces(const Collective& collective, int me,
+                        absl::Span<Part> sends, absl::Span<Part> receives);
 
 }  // namespace crosshatch
 

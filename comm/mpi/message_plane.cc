@@ -74,31 +74,20 @@ class MessagePlane final : public DataPlane {
   void Abort() override {}
 
  private:
-  /// The data between this rank and one member, in one direction.
-  struct Part {
-    absl::Span<const Segment> list;
-    int64_t begin = 0;
-    int64_t elems = 0;
-  };
-
   int size() const { return group_->size(); }
   int me() const { return group_->me; }
 
-  /// Fills sends_ and receives_, by member. In a reduction receives_ are the
-  /// summands.
-  void PlanParts(const Collective& collective);
   bool IsDirect(const Collective& collective) const;
-  absl::Status MoveLists(const Collective& collective,
-                         const Payloads& payloads);
+  /// Moves sends_ and receives_. Data of the first step (0) may be payloads.
+  absl::Status MoveLists(const Collective& collective, const Payloads& payloads,
+                         int step);
   absl::Status MoveAndReduce(const Collective& collective,
                              const Payloads& payloads);
-  absl::Status GatherPieces(const Collective& collective,
-                            const Payloads& payloads);
-  /// Copies what this member sends to itself, in a collective without sums.
-  void CopyOwn(int64_t elem_bytes);
-  /// Adds the sends that are too large for payloads.
-  void AddSends(int64_t elem_bytes);
-  int64_t PieceElems(const Collective& collective) const;
+  /// Adds the sends that are no payloads.
+  void AddSends(int64_t elem_bytes, int step);
+  int64_t PieceElems(const Collective& collective, int64_t bytes) const {
+    return std::min(bytes, max_message_bytes_) / SizeOf(collective.dtype);
+  }
 
   const std::shared_ptr<ProcessJob> job_;
   const std::shared_ptr<JobGroup> group_;
@@ -108,6 +97,7 @@ class MessagePlane final : public DataPlane {
 
   // Used by the stream's worker alone.
   SpanRow spans_;
+  /// Of the first step; that of the second is the next one.
   int32_t tag_ = 0;
   std::vector<Part> sends_;
   std::vector<Part> receives_;
@@ -115,8 +105,10 @@ class MessagePlane final : public DataPlane {
 };
 
 void MessagePlane::Offer(const Collective& collective, PayloadRoom room) {
-  PlanParts(collective);
   if (collective.kind == CollectiveKind::kBarrier) return;
+  // Small sums are computed by all members, which saves a step.
+  PlanParts(collective, me(), /*in_pieces=*/!IsDirect(collective),
+            absl::MakeSpan(sends_), absl::MakeSpan(receives_));
   tag_ = job_->NextTag();
   const int64_t elem_bytes = SizeOf(collective.dtype);
   for (int r = 0; r < size(); ++r) {
@@ -139,69 +131,45 @@ absl::Status MessagePlane::Issue(const Collective& collective, int64_t,
     spans_ = {.sink = sink_, .name = &queue.name()};
   }
   if (collective.kind == CollectiveKind::kBarrier) return absl::OkStatus();
-  if (!IsReduction(collective.kind)) return MoveLists(collective, payloads);
+  if (!IsReduction(collective.kind)) return MoveLists(collective, payloads, 0);
   CH_RETURN_IF_ERROR(MoveAndReduce(collective, payloads));
   if (collective.kind == CollectiveKind::kReduceScatter ||
       IsDirect(collective) || size() == 1) {
     return absl::OkStatus();
   }
-  return GatherPieces(collective, payloads);
+  PlanGatherOfPieces(collective, me(), absl::MakeSpan(sends_),
+                     absl::MakeSpan(receives_));
+  return MoveLists(collective, payloads, 1);
 }
 
-void MessagePlane::AddSends(int64_t elem_bytes) {
+void MessagePlane::AddSends(int64_t elem_bytes, int step) {
   // Each rank begins with the next one, so that not all wait for one peer.
   for (int i = 1; i < size(); ++i) {
     const int r = (me() + i) % size();
     const Part& part = sends_[r];
-    if (part.elems * elem_bytes <= kMaxPayloadBytes) continue;
-    transfer_.AddSend(r, tag_, part.list, part.begin, part.elems);
+    if (step == 0 && part.elems * elem_bytes <= kMaxPayloadBytes) continue;
+    transfer_.AddSend(r, tag_ + step, part.list, part.begin, part.elems);
   }
 }
 
 bool MessagePlane::IsDirect(const Collective& collective) const {
+  if (collective.kind != CollectiveKind::kAllReduce) return false;
   const int64_t bytes =
       NumElements(collective.recv[0]) * SizeOf(collective.dtype);
   return bytes <= kMaxPayloadBytes && bytes * (size() - 1) <= kMaxDirectBytes;
 }
 
-void MessagePlane::PlanParts(const Collective& c) {
-  const auto part = [](const std::vector<SegmentList>& lists, int index) {
-    // A root may have no recv list.
-    if (index < 0 || lists.empty()) return Part{};
-    return Part{lists[index], 0, NumElements(lists[index])};
-  };
-  // Small sums are computed by all members, which saves a round.
-  const bool in_pieces = c.kind == CollectiveKind::kAllReduce && !IsDirect(c);
-  for (int r = 0; r < size(); ++r) {
-    sends_[r] = part(c.send, RouteOf(c.kind, c.root, me(), r).send);
-    receives_[r] = part(c.recv, RouteOf(c.kind, c.root, r, me()).recv);
-    if (!in_pieces) continue;
-    const auto cut = [&](Part& whole, int index) {
-      whole.begin = PieceBegin(whole.elems, size(), index);
-      whole.elems = PieceBegin(whole.elems, size(), index + 1) - whole.begin;
-    };
-    cut(sends_[r], r);
-    cut(receives_[r], me());
-  }
-}
-
-int64_t MessagePlane::PieceElems(const Collective& collective) const {
-  const int64_t bytes =
-      IsReduction(collective.kind) ? kSummedPieceBytes : kMovedPieceBytes;
-  return std::min(bytes, max_message_bytes_) / SizeOf(collective.dtype);
-}
-
 absl::Status MessagePlane::MoveLists(const Collective& collective,
-                                     const Payloads& payloads) {
+                                     const Payloads& payloads, int step) {
   const int64_t elem_bytes = SizeOf(collective.dtype);
-  transfer_.Begin(elem_bytes, PieceElems(collective), spans_);
+  transfer_.Begin(elem_bytes, PieceElems(collective, kMovedPieceBytes), spans_);
   for (int i = 1; i < size(); ++i) {
     const int r = (me() + i) % size();
     const Part& part = receives_[r];
     if (part.elems == 0) continue;
-    const char* const data = DataOf(payloads, r);
+    const char* const data = step == 0 ? DataOf(payloads, r) : nullptr;
     if (data == nullptr) {
-      transfer_.AddReceive(r, TagOf(payloads, r), part.list, part.begin,
+      transfer_.AddReceive(r, TagOf(payloads, r) + step, part.list, part.begin,
                            part.elems);
       continue;
     }
@@ -210,17 +178,16 @@ absl::Status MessagePlane::MoveLists(const Collective& collective,
                  SegmentCursor(part.list, elem_bytes, part.begin), part.elems,
                  elem_bytes);
   }
-  AddSends(elem_bytes);
-  return transfer_.Run(
-      [&] { CopyOwn(elem_bytes); },
-      [](absl::Span<const std::byte* const>, int64_t, int64_t) {});
-}
-
-void MessagePlane::CopyOwn(int64_t elem_bytes) {
-  const Part& from = sends_[me()];
+  AddSends(elem_bytes, step);
+  const Part& own = sends_[me()];
   const Part& to = receives_[me()];
-  CopySegments(SegmentCursor(from.list, elem_bytes),
-               SegmentCursor(to.list, elem_bytes), to.elems, elem_bytes);
+  return transfer_.Run(
+      [&] {
+        CopySegments(SegmentCursor(own.list, elem_bytes, own.begin),
+                     SegmentCursor(to.list, elem_bytes, to.begin), to.elems,
+                     elem_bytes);
+      },
+      [](absl::Span<const std::byte* const>, int64_t, int64_t) {});
 }
 
 absl::Status MessagePlane::MoveAndReduce(const Collective& collective,
@@ -252,7 +219,8 @@ absl::Status MessagePlane::MoveAndReduce(const Collective& collective,
     to.Skip(elems);
   };
   const int64_t elems = receives_[me()].elems;
-  transfer_.Begin(elem_bytes, PieceElems(collective), spans_);
+  transfer_.Begin(elem_bytes, PieceElems(collective, kSummedPieceBytes),
+                  spans_);
   absl::InlinedVector<const std::byte*, 8> offered;
   for (int i = 1; i < size(); ++i) {
     const int r = (me() + i) % size();
@@ -262,7 +230,7 @@ absl::Status MessagePlane::MoveAndReduce(const Collective& collective,
       transfer_.AddToScratch(r, TagOf(payloads, r), elems);
     }
   }
-  AddSends(elem_bytes);
+  AddSends(elem_bytes, 0);
   // All members have the same number of elements, so either all are payloads or
   // none.
   const bool is_offered = elems > 0 && (size() == 1 || !offered.empty());
@@ -271,30 +239,6 @@ absl::Status MessagePlane::MoveAndReduce(const Collective& collective,
         if (is_offered) reduce(offered, 0, elems);
       },
       reduce);
-}
-
-absl::Status MessagePlane::GatherPieces(const Collective& collective,
-                                        const Payloads& payloads) {
-  const int n = size();
-  const SegmentList& list = collective.recv[0];
-  const int64_t count = NumElements(list);
-  const int64_t begin = PieceBegin(count, n, me());
-  transfer_.Begin(
-      SizeOf(collective.dtype),
-      std::min(kMovedPieceBytes, max_message_bytes_) / SizeOf(collective.dtype),
-      spans_);
-  for (int i = 1; i < n; ++i) {
-    const int r = (me() + i) % n;
-    const int64_t start = PieceBegin(count, n, r);
-    transfer_.AddReceive(r, TagOf(payloads, r) + 1, list, start,
-                         PieceBegin(count, n, r + 1) - start);
-  }
-  for (int i = 1; i < n; ++i) {
-    transfer_.AddSend((me() + i) % n, tag_ + 1, list, begin,
-                      PieceBegin(count, n, me() + 1) - begin);
-  }
-  return transfer_.Run(
-      [] {}, [](absl::Span<const std::byte* const>, int64_t, int64_t) {});
 }
 
 }  // namespace

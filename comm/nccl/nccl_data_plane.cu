@@ -6,11 +6,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/kernel_copy.h"
 #include "crosshatch/comm/nccl/nccl_data_plane.h"
 #include "crosshatch/comm/nccl/nccl_plan.h"
 #include "crosshatch/comm/reduce_segments.h"
+#include "crosshatch/comm/route.h"
 #include "crosshatch/tensor/allocator.h"
 #include "crosshatch/tensor/device.h"
 #include "crosshatch/tensor/kernels/cuda/cuda_api.cuh"
@@ -18,16 +20,8 @@
 namespace crosshatch::internal {
 namespace {
 
-/// Elements [begin, begin + elems) of a list, sent to or received from one
-/// peer.
-struct Part {
-  const SegmentList* list = nullptr;
-  int64_t begin = 0;
-  int64_t elems = 0;
-  /// The lengths of its messages, equal on both sides. Null for a single
-  /// message.
-  const std::vector<int64_t>* runs = nullptr;
-};
+/// The lengths of the messages that carry a part, equal on both sides.
+using Runs = absl::Span<const int64_t>;
 
 /// One message: a contiguous run of memory.
 struct Message {
@@ -37,11 +31,10 @@ struct Message {
 
 /// Returns whether a part can be sent in place, and sets its messages. Each run
 /// must be contiguous memory of the device.
-bool AreMessages(const Part& part, int64_t elem_bytes, NcclComm& comm,
-                 std::vector<Message>& messages) {
-  SegmentCursor cursor(*part.list, elem_bytes, part.begin);
-  const std::vector<int64_t> whole = {part.elems};
-  for (int64_t run : part.runs == nullptr ? whole : *part.runs) {
+bool AreMessages(const Part& part, Runs runs, int64_t elem_bytes,
+                 NcclComm& comm, std::vector<Message>& messages) {
+  SegmentCursor cursor(part.list, elem_bytes, part.begin);
+  for (const int64_t run : runs) {
     if (run == 0) continue;
     if (cursor.contiguous() < run || !comm.IsOfDevice(cursor.data())) {
       return false;
@@ -65,7 +58,7 @@ class NcclDataPlane final : public DataPlane, private MemoryListener {
         comm_(std::move(comm)) {
     if (comm_ == nullptr) return;
     context_.device_allocator().AddListener(*this);
-    hears_of_memory_ = true;
+    is_memory_listener_ = true;
   }
   ~NcclDataPlane() override { LeaveMemory(); }
 
@@ -92,7 +85,7 @@ class NcclDataPlane final : public DataPlane, private MemoryListener {
     return comm_->Recent();
   }
   void LeaveMemory() override {
-    if (!std::exchange(hears_of_memory_, false)) return;
+    if (!std::exchange(is_memory_listener_, false)) return;
     context_.device_allocator().RemoveListener(*this);
     CheckCuda(cudaSetDevice(device_), "cudaSetDevice");
     comm_->LeaveMemory();
@@ -127,25 +120,24 @@ class NcclDataPlane final : public DataPlane, private MemoryListener {
   /// the list itself.
   void CopyBack(std::byte* data, const SegmentList& list, DType dtype,
                 Stream& queue) {
-    Copy({{.data = data, .run_elems = NumElements(list)}}, list, dtype, queue);
+    const int64_t elems = NumElements(list);
+    const Segment run = {.data = data, .run_elems = elems};
+    Copy({{&run, 1}, 0, elems}, {list, 0, elems}, dtype, queue);
   }
-  absl::Status ReduceInOrder(const Collective& c, const NcclCuts& cuts,
-                             Stream& queue);
-  absl::Status AllReduceInOrder(const Collective& c, Stream& queue);
-  /// Receives the other members' summands of `count` elements and writes the
-  /// sum with `mine`, in the order of ranks, to `to`.
-  /// \param to_peer by member, this rank's summand for it
-  absl::Status Reduce(const Collective& c, const std::vector<Part>& to_peer,
-                      const std::vector<int64_t>* runs, SegmentCursor mine,
-                      SegmentCursor to, int64_t count, Stream& queue);
+  /// Receives the other members' summands and writes the sum, in the order of
+  /// ranks, to `to`.
+  /// \param summands of this rank, by member
+  absl::Status Reduce(const Collective& c, const NcclCuts& cuts,
+                      const std::vector<Part>& summands, const Part& to,
+                      Stream& queue);
 
   /// Exchanges parts with all other members. `sends` and `receives` are by
   /// member.
+  /// \param cuts of the parts; without runs each part is one message
   absl::Status Swap(const std::vector<Part>& sends,
-                    const std::vector<Part>& receives, DType dtype,
-                    Stream& queue);
-  void Copy(const SegmentList& from, const SegmentList& to, DType dtype,
-            Stream& queue);
+                    const std::vector<Part>& receives, const Collective& c,
+                    const NcclCuts& cuts, Stream& queue);
+  void Copy(const Part& from, const Part& to, DType dtype, Stream& queue);
   void Scale(const Collective& c, std::byte* data, int64_t count,
              Stream& queue);
   Block Scratch(int64_t elems, DType dtype, Stream& queue) {
@@ -166,7 +158,7 @@ class NcclDataPlane final : public DataPlane, private MemoryListener {
   const NcclOptions options_;
   const std::unique_ptr<NcclComm> comm_;
   /// Whether it listens to the allocator.
-  bool hears_of_memory_ = false;
+  bool is_memory_listener_ = false;
 };
 
 absl::Status NcclDataPlane::Issue(const Collective& collective,
@@ -207,61 +199,63 @@ absl::Status NcclDataPlane::Move(const Collective& c, bool same_shape,
   return SendAndReceive(split.rest, split.rest_cuts, queue);
 }
 
-void NcclDataPlane::Copy(const SegmentList& from, const SegmentList& to,
-                         DType dtype, Stream& queue) {
+void NcclDataPlane::Copy(const Part& from, const Part& to, DType dtype,
+                         Stream& queue) {
   queue.Launch([&](KernelContext& on) {
-    CopyByKernels(SegmentCursor(from, SizeOf(dtype)),
-                  SegmentCursor(to, SizeOf(dtype)), NumElements(to), dtype,
-                  context_.kernels(), on);
+    CopyByKernels(SegmentCursor(from.list, SizeOf(dtype), from.begin),
+                  SegmentCursor(to.list, SizeOf(dtype), to.begin), to.elems,
+                  dtype, context_.kernels(), on);
   });
 }
 
 absl::Status NcclDataPlane::Swap(const std::vector<Part>& sends,
-                                 const std::vector<Part>& receives, DType dtype,
+                                 const std::vector<Part>& receives,
+                                 const Collective& c, const NcclCuts& cuts,
                                  Stream& queue) {
   if (comm_ == nullptr) return absl::OkStatus();
-  const int64_t elem_bytes = SizeOf(dtype);
+  const int64_t elem_bytes = SizeOf(c.dtype);
+  const auto runs_of = [&](const Part& part, int from, int to) {
+    if (cuts.runs.empty()) return Runs(&part.elems, 1);
+    const bool gathers = c.kind == CollectiveKind::kAllGather;
+    return Runs(cuts.runs[static_cast<size_t>(gathers ? from : to)]);
+  };
   std::vector<Block> scratch;
+  const auto block_of = [&](const Part& part) {
+    scratch.push_back(Scratch(part.elems, c.dtype, queue));
+    return Segment{.data = scratch.back().data(), .run_elems = part.elems};
+  };
   // Packs parts that cannot be sent in place. In an all-gather one part goes to
   // many peers and is packed once.
   std::vector<std::vector<Message>> outgoing(sends.size());
-  for (size_t r = 0; r < sends.size(); ++r) {
-    if (static_cast<int>(r) == me_ || sends[r].elems == 0) continue;
-    const size_t before = r > 0 && static_cast<int>(r - 1) == me_ ? 2 : 1;
-    if (r >= before && sends[r - before].list == sends[r].list &&
-        sends[r - before].begin == sends[r].begin &&
-        sends[r - before].elems == sends[r].elems) {
-      outgoing[r] = outgoing[r - before];
+  for (int r = 0; r < size_; ++r) {
+    const Part& part = sends[r];
+    if (r == me_ || part.elems == 0) continue;
+    const int before = r - (r - 1 == me_ ? 2 : 1);
+    if (before >= 0 && sends[before].list.data() == part.list.data() &&
+        sends[before].begin == part.begin &&
+        sends[before].elems == part.elems) {
+      outgoing[r] = outgoing[before];
       continue;
     }
-    if (AreMessages(sends[r], elem_bytes, *comm_, outgoing[r])) continue;
-    scratch.push_back(Scratch(sends[r].elems, dtype, queue));
-    const SegmentList packed = {
-        {.data = scratch.back().data(), .run_elems = sends[r].elems}};
-    queue.Launch([&](KernelContext& on) {
-      CopyByKernels(SegmentCursor(*sends[r].list, elem_bytes, sends[r].begin),
-                    SegmentCursor(packed, elem_bytes), sends[r].elems, dtype,
-                    context_.kernels(), on);
-    });
-    Part again = sends[r];
-    again.list = &packed;
-    again.begin = 0;
+    const Runs runs = runs_of(part, me_, r);
+    if (AreMessages(part, runs, elem_bytes, *comm_, outgoing[r])) continue;
+    const Segment packed = block_of(part);
+    const Part again = {{&packed, 1}, 0, part.elems};
+    Copy(part, again, c.dtype, queue);
     outgoing[r].clear();
-    AreMessages(again, elem_bytes, *comm_, outgoing[r]);
+    AreMessages(again, runs, elem_bytes, *comm_, outgoing[r]);
   }
   std::vector<std::vector<Message>> incoming(receives.size());
-  std::vector<SegmentList> unpacked(receives.size());
-  for (size_t r = 0; r < receives.size(); ++r) {
-    if (static_cast<int>(r) == me_ || receives[r].elems == 0) continue;
-    if (AreMessages(receives[r], elem_bytes, *comm_, incoming[r])) continue;
-    scratch.push_back(Scratch(receives[r].elems, dtype, queue));
-    unpacked[r] = {
-        {.data = scratch.back().data(), .run_elems = receives[r].elems}};
-    Part there = receives[r];
-    there.list = &unpacked[r];
-    there.begin = 0;
+  std::vector<Segment> unpacked(receives.size());
+  for (int r = 0; r < size_; ++r) {
+    const Part& part = receives[r];
+    if (r == me_ || part.elems == 0) continue;
+    const Runs runs = runs_of(part, r, me_);
+    if (AreMessages(part, runs, elem_bytes, *comm_, incoming[r])) continue;
+    unpacked[r] = block_of(part);
     incoming[r].clear();
-    AreMessages(there, elem_bytes, *comm_, incoming[r]);
+    AreMessages({{&unpacked[r], 1}, 0, part.elems}, runs, elem_bytes, *comm_,
+                incoming[r]);
   }
   for (const auto* messages : {&outgoing, &incoming}) {
     for (const std::vector<Message>& of_peer : *messages) {
@@ -295,13 +289,9 @@ absl::Status NcclDataPlane::Swap(const std::vector<Part>& sends,
     return result;
   }));
   for (size_t r = 0; r < receives.size(); ++r) {
-    if (unpacked[r].empty()) continue;
-    queue.Launch([&](KernelContext& on) {
-      CopyByKernels(
-          SegmentCursor(unpacked[r], elem_bytes),
-          SegmentCursor(*receives[r].list, elem_bytes, receives[r].begin),
-          receives[r].elems, dtype, context_.kernels(), on);
-    });
+    if (unpacked[r].data == nullptr) continue;
+    Copy({{&unpacked[r], 1}, 0, receives[r].elems}, receives[r], c.dtype,
+         queue);
   }
   return absl::OkStatus();
 }
@@ -309,118 +299,51 @@ absl::Status NcclDataPlane::Swap(const std::vector<Part>& sends,
 absl::Status NcclDataPlane::SendAndReceive(const Collective& c,
                                            const NcclCuts& cuts,
                                            Stream& queue) {
-  const auto n = static_cast<size_t>(size_);
-  const auto me = static_cast<size_t>(me_);
-  std::vector<Part> sends(n);
-  std::vector<Part> receives(n);
-  const auto whole = [&](const SegmentList& list, size_t cut) {
-    return Part{&list, 0, NumElements(list),
-                cuts.runs.empty() ? nullptr : &cuts.runs[cut]};
-  };
-  switch (c.kind) {
-    case CollectiveKind::kAllGather:
-      for (size_t r = 0; r < n; ++r) {
-        sends[r] = whole(c.send[0], me);
-        receives[r] = whole(c.recv[r], r);
-      }
-      Copy(c.send[0], c.recv[me], c.dtype, queue);
-      return Swap(sends, receives, c.dtype, queue);
-    case CollectiveKind::kAllToAll:
-      for (size_t r = 0; r < n; ++r) {
-        sends[r] = whole(c.send[r], r);
-        receives[r] = whole(c.recv[r], r);
-      }
-      Copy(c.send[me], c.recv[me], c.dtype, queue);
-      return Swap(sends, receives, c.dtype, queue);
-    case CollectiveKind::kReduceScatter:
-      return ReduceInOrder(c, cuts, queue);
-    case CollectiveKind::kAllReduce:
-      return AllReduceInOrder(c, queue);
-    case CollectiveKind::kBroadcast:
-      // A group of one rank copies to itself.
-      if (!c.recv.empty()) Copy(c.send[0], c.recv[0], c.dtype, queue);
-      return absl::OkStatus();
-    case CollectiveKind::kBarrier:
-      return absl::OkStatus();
-  }
-  return absl::OkStatus();
-}
-
-absl::Status NcclDataPlane::Reduce(const Collective& c,
-                                   const std::vector<Part>& to_peer,
-                                   const std::vector<int64_t>* runs,
-                                   SegmentCursor mine, SegmentCursor to,
-                                   int64_t count, Stream& queue) {
-  const auto n = static_cast<size_t>(size_);
-  const int64_t elem_bytes = SizeOf(c.dtype);
-  const Block scratch = Scratch(count * (size_ - 1), c.dtype, queue);
-  std::vector<SegmentList> summands(n);
-  std::vector<Part> receives(n);
-  std::byte* next = scratch.data();
-  for (size_t r = 0; r < n; ++r) {
-    if (static_cast<int>(r) == me_) continue;
-    summands[r] = {{.data = next, .run_elems = count}};
-    receives[r] = {&summands[r], 0, count, runs};
-    next += count * elem_bytes;
-  }
-  CH_RETURN_IF_ERROR(Swap(to_peer, receives, c.dtype, queue));
-  std::vector<SegmentCursor> sources;
-  sources.reserve(n);
-  for (size_t r = 0; r < n; ++r) {
-    if (static_cast<int>(r) == me_) {
-      sources.push_back(mine);
-    } else {
-      sources.emplace_back(summands[r], elem_bytes);
-    }
-  }
-  queue.Launch([&](KernelContext& on) {
-    ReduceSegments(c, absl::MakeSpan(sources), to, count, context_.kernels(),
-                   on);
-  });
-  return absl::OkStatus();
-}
-
-absl::Status NcclDataPlane::ReduceInOrder(const Collective& c,
-                                          const NcclCuts& cuts, Stream& queue) {
-  const auto me = static_cast<size_t>(me_);
-  const int64_t elem_bytes = SizeOf(c.dtype);
-  std::vector<Part> sends(c.send.size());
-  const auto runs = [&](size_t list) {
-    return cuts.runs.empty() ? nullptr : &cuts.runs[list];
-  };
-  for (size_t r = 0; r < sends.size(); ++r) {
-    sends[r] = {&c.send[r], 0, NumElements(c.send[r]), runs(r)};
-  }
-  return Reduce(c, sends, runs(me), SegmentCursor(c.send[me], elem_bytes),
-                SegmentCursor(c.recv[0], elem_bytes), NumElements(c.recv[0]),
-                queue);
-}
-
-absl::Status NcclDataPlane::AllReduceInOrder(const Collective& c,
-                                             Stream& queue) {
-  const auto n = static_cast<size_t>(size_);
-  const int64_t elem_bytes = SizeOf(c.dtype);
-  const int64_t count = NumElements(c.recv[0]);
-  const auto begin = [&](int r) { return PieceBegin(count, size_, r); };
-  const auto part = [&](const SegmentList& list, int r) {
-    return Part{&list, begin(r), begin(r + 1) - begin(r), nullptr};
-  };
-  std::vector<Part> sends(n);
-  for (int r = 0; r < size_; ++r) {
-    sends[static_cast<size_t>(r)] = part(c.send[0], r);
+  if (c.kind == CollectiveKind::kBarrier) return absl::OkStatus();
+  std::vector<Part> sends(static_cast<size_t>(size_));
+  std::vector<Part> receives(static_cast<size_t>(size_));
+  PlanParts(c, me_, /*in_pieces=*/true, absl::MakeSpan(sends),
+            absl::MakeSpan(receives));
+  if (!IsReduction(c.kind)) {
+    Copy(sends[me_], receives[me_], c.dtype, queue);
+    return Swap(sends, receives, c, cuts, queue);
   }
   // Safe in place: a member writes only its own piece, which the others do not
   // read before they receive it.
-  CH_RETURN_IF_ERROR(Reduce(c, sends, nullptr,
-                            SegmentCursor(c.send[0], elem_bytes, begin(me_)),
-                            SegmentCursor(c.recv[0], elem_bytes, begin(me_)),
-                            begin(me_ + 1) - begin(me_), queue));
+  CH_RETURN_IF_ERROR(Reduce(c, cuts, sends, receives[me_], queue));
+  if (c.kind == CollectiveKind::kReduceScatter) return absl::OkStatus();
+  PlanGatherOfPieces(c, me_, absl::MakeSpan(sends), absl::MakeSpan(receives));
+  return Swap(sends, receives, c, cuts, queue);
+}
+
+absl::Status NcclDataPlane::Reduce(const Collective& c, const NcclCuts& cuts,
+                                   const std::vector<Part>& summands,
+                                   const Part& to, Stream& queue) {
+  const auto n = static_cast<size_t>(size_);
+  const int64_t elem_bytes = SizeOf(c.dtype);
+  const Block scratch = Scratch(to.elems * (size_ - 1), c.dtype, queue);
+  std::vector<Segment> received(n);
   std::vector<Part> receives(n);
+  std::vector<SegmentCursor> sources;
+  sources.reserve(n);
+  std::byte* next = scratch.data();
   for (int r = 0; r < size_; ++r) {
-    sends[static_cast<size_t>(r)] = part(c.recv[0], me_);
-    receives[static_cast<size_t>(r)] = part(c.recv[0], r);
+    if (r == me_) {
+      sources.emplace_back(summands[r].list, elem_bytes, summands[r].begin);
+      continue;
+    }
+    received[r] = {.data = next, .run_elems = to.elems};
+    receives[r] = {{&received[r], 1}, 0, to.elems};
+    sources.emplace_back(receives[r].list, elem_bytes);
+    next += to.elems * elem_bytes;
   }
-  return Swap(sends, receives, c.dtype, queue);
+  CH_RETURN_IF_ERROR(Swap(summands, receives, c, cuts, queue));
+  queue.Launch([&](KernelContext& on) {
+    ReduceSegments(c, absl::MakeSpan(sources),
+                   SegmentCursor(to.list, elem_bytes, to.begin), to.elems,
+                   context_.kernels(), on);
+  });
+  return absl::OkStatus();
 }
 
 void NcclDataPlane::Scale(const Collective& c, std::byte* data, int64_t count,
@@ -456,7 +379,8 @@ absl::StatusOr<std::byte*> NcclDataPlane::RunOf(const SegmentList& list,
   std::byte* const data = scratch.back().data();
   CH_RETURN_IF_ERROR(comm_->Use(data, elems * elem_bytes));
   if (is_filled) {
-    Copy(list, {{.data = data, .run_elems = elems}}, dtype, queue);
+    const Segment run = {.data = data, .run_elems = elems};
+    Copy({list, 0, elems}, {{&run, 1}, 0, elems}, dtype, queue);
   }
   return data;
 }
