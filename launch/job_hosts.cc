@@ -6,14 +6,12 @@
 
 #include "crosshatch/base/process.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/comm/communicator.h"
+#include "crosshatch/comm/all_ranks.h"
 
 namespace crosshatch {
 
 absl::StatusOr<JobHosts> HostsOf(World& world) {
-  CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> all,
-                      world.Group("hosts", world.AllRanks(),
-                                  world.context().compute_stream().name()));
+  CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> all, AllRanks(world));
   CH_ASSIGN_OR_RETURN(const std::vector<std::string> machine_of,
                       all->Exchange(ThisMachine(), "hosts"));
   JobHosts job;

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/comm/communicator.h"
+#include "crosshatch/comm/all_ranks.h"
 
 namespace crosshatch {
 namespace {
@@ -50,9 +50,7 @@ void OnStopSignal(int signal) {
 }  // namespace
 
 absl::StatusOr<bool> StopRequested(World& world) {
-  CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> all,
-                      world.Group("stop", world.AllRanks(),
-                                  world.context().compute_stream().name()));
+  CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> all, AllRanks(world));
   CH_ASSIGN_OR_RETURN(
       const std::vector<std::string> signals,
       all->Exchange(stop_signalled.load() ? "stop" : "", "stop"));
