@@ -35,19 +35,19 @@ using SegmentList = absl::InlinedVector<Segment, 1>;
 int64_t NumElements(absl::Span<const Segment> segments);
 
 enum class CollectiveKind : uint8_t {
-  /// recv[r] takes all of rank r's send[0].
+  /// recv[r] receives send[0] of rank r.
   kAllGather,
-  /// recv[0] takes the reduction over ranks r of r's send[this rank].
+  /// recv[0] receives the reduction, over all ranks, of their send[this rank].
   kReduceScatter,
-  /// recv[0] takes the reduction over ranks r of r's send[0]. send[0] and
-  /// recv[0] may be the same segments (in place).
+  /// recv[0] receives the reduction, over all ranks, of their send[0]. send[0]
+  /// and recv[0] may be the same segments (in place).
   kAllReduce,
-  /// recv[r] takes r's send[this rank]. Lists may be empty.
+  /// recv[r] receives send[this rank] of rank r. Lists may be empty.
   kAllToAll,
-  /// recv[0] takes the root's send[0] on every rank; the root's own recv[0] may
-  /// be empty.
+  /// recv[0] receives send[0] of the root. The root's own recv[0] may be empty
+  /// or omitted.
   kBroadcast,
-  /// Completes when all members have issued it.
+  /// Moves no data. Completes when all members have issued it.
   kBarrier,
 };
 inline constexpr int kNumCollectiveKinds = 6;
@@ -73,7 +73,7 @@ struct Collective {
   /// The name of the tensor or group; compared between ranks and printed in
   /// errors and logs.
   std::string label;
-  /// Details for errors, printed if ranks disagree or one does not come; not
+  /// Details for errors, printed if ranks disagree or a rank is missing; not
   /// compared. May be null.
   std::shared_ptr<const std::string> about;
 

@@ -13,17 +13,16 @@
 ///   communicator. Sequence numbers are taken at issue. A difference in kind,
 ///   dtype, counts, op, root or label, a missing member, a stall and a dead
 ///   member are errors on every member, which name both sides. Nothing hangs.
-///   A difference is found when the last member comes. A stall of rank threads
-///   is found when it is certain. A dead process is found when its connection
-///   to the coordinator ends or is silent (comm/coordination). A member that
-///   keeps the others waiting is found after the engine's timeout
-///   (JobOptions::timeout) and the watch's interval, an eighth of it and at
-///   most a second.
+///   A difference is found when the last member arrives. A stall of rank
+///   threads is found when it is certain. A dead process is found when its
+///   connection to the coordinator ends or is silent (comm/coordination). A
+///   member that keeps the others waiting is found after JobOptions::timeout
+///   and the watchdog's interval: an eighth of the timeout, at most a second.
 /// - One communicator is used on one stream, and by its rank's thread.
-/// - The memory of a collective must stay leased, in the order of its stream,
-///   until the stream has passed it.
+/// - The memory of a collective must stay leased, in stream order, until the
+///   collective has completed.
 /// - An error found at issue (a negative count) is returned. A later error
-///   poisons the rank's context, and is returned where a result would be. A
+///   poisons the rank's context, and is returned instead of a result. A
 ///   poisoned rank fails its groups, so that no member waits for it.
 
 #include <cstdint>
@@ -46,9 +45,9 @@ class DataPlanes;
 class RankContext;
 struct Fingerprint;
 
-/// What a rank moved on one communicator. Bytes are those that this rank
-/// receives (BytesReceived), counted at issue, so that every engine, a dry run
-/// included, gives the same numbers.
+/// A rank's traffic on one communicator: calls, and the bytes that the rank
+/// receives (BytesReceived). Both are counted at issue, so that every engine, a
+/// dry run included, gives the same numbers.
 struct CommunicatorStats {
   struct Count {
     int64_t calls = 0;
@@ -86,7 +85,7 @@ class Communicator final {
   /// number, counts and logs it. The stream then agrees with the other members
   /// and issues this one's part to the data plane. On a poisoned rank nothing
   /// is issued, the group fails, and the result is OK: the error is returned
-  /// where a result would be.
+  /// later, instead of a result.
   ///
   /// local: completes in stream order when this rank's data are in place and no
   ///     peer reads its memory any more. Sums add ranks 0..n-1 in order, in
@@ -103,10 +102,11 @@ class Communicator final {
   /// rank failed, with its message.
   absl::Status Issue(Collective collective, Stream& stream);
 
-  /// Gathers a small blob of every member, by index, for metadata such as
-  /// meshes and counts. Blocks the calling thread; not ordered with any stream.
-  /// \param label compared between ranks. Blobs may differ, in size too.
-  /// \error why the group has failed.
+  /// Gathers a small blob from every member, by index: metadata such as meshes
+  /// and counts. Blocks the calling thread; not ordered with any stream.
+  /// \param blob of any size; those of the members may differ
+  /// \param label compared between ranks
+  /// \error the failure of the group
   absl::StatusOr<std::vector<std::string>> Exchange(const std::string& blob,
                                                     const std::string& label);
 
@@ -146,16 +146,17 @@ class Communicator final {
   std::shared_ptr<DataPlane> plane_;
 };
 
-/// \name The common collectives on contiguous buffers.
-/// Elements are of `dtype`; `stream` as for Issue.
+/// \name The common collectives on contiguous buffers
+/// Elements are of `dtype`; `stream` is as for Issue.
 /// @{
 
-/// send: `count` elements; recv: size() * count, rank r's at r * count.
+/// Gathers `count` elements of each member to `recv`, those of rank r from
+/// element r * count on.
 absl::Status AllGather(Communicator& comm, const void* send, void* recv,
                        int64_t count, DType dtype, Stream& stream,
                        std::string label);
-/// send: size() * count elements; recv: `count` elements (per rank), the
-/// reduction of the rank()-th piece.
+/// Reduces size() * count elements of each member. `recv` receives `count` of
+/// them, from element rank() * count on.
 absl::Status ReduceScatter(Communicator& comm, const void* send, void* recv,
                            int64_t count, DType dtype, ReduceOp op,
                            Stream& stream, std::string label);
@@ -167,6 +168,7 @@ absl::Status AllReduce(Communicator& comm, void* data, int64_t count,
 absl::Status Broadcast(Communicator& comm, void* data, int64_t count,
                        DType dtype, int root, Stream& stream,
                        std::string label);
+/// Completes when all members have issued it.
 absl::Status Barrier(Communicator& comm, Stream& stream, std::string label);
 /// @}
 

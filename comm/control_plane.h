@@ -41,15 +41,15 @@ class ControlGroup : public Payloads {
   /// once, before the first collective.
   virtual void Bind(Stream& stream) = 0;
 
-  /// Waits until all members have come to a collective, and compares their
+  /// Waits until all members have reached a collective, and compares their
   /// fingerprints (CheckAgreement). Called in the order of issue, by the thread
   /// that runs the stream's tasks: the worker of a CPU's queue, or the rank's
   /// thread for a device's.
   /// \param fingerprint valid until Done
   /// \param offer called once, before the wait, with the room for this member's
   ///     payloads
-  /// \error the failure of the group: a difference, a member that does not
-  ///     come, or a failure elsewhere
+  /// \error the failure of the group: a difference, a missing member, or a
+  ///     failure elsewhere
   virtual absl::Status Agree(const Fingerprint& fingerprint,
                              absl::FunctionRef<void(PayloadRoom)> offer) = 0;
   /// Ends the collective of the latest Agree: this member's part of it has been

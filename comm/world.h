@@ -3,8 +3,8 @@
 #define CROSSHATCH_COMM_WORLD_H_
 
 /// \file
-/// World: how a program starts on any engine, and where communicators come
-/// from.
+/// World: one rank's view of a job, which makes its communicators. RunLocal,
+/// RunMpi and RunFake start jobs.
 
 #include <functional>
 #include <map>
@@ -84,8 +84,8 @@ class World final {
       const std::string& stream_name);
 
   /// Prepares the groups of a mesh's axes, so that an engine can make their
-  /// communicators together: NCCL splits one. Called by all members of `all`,
-  /// in one order with its collectives.
+  /// communicators together, as NCCL splits one. All members of `all` call it,
+  /// in the same order among its collectives.
   /// \param groups for each axis the ranks of this rank's group, in the order
   ///     of their indices; empty if this rank is in none.
   absl::Status Split(Communicator& all,
@@ -123,23 +123,23 @@ class World final {
   /// @}
 };
 
-/// Runs `fn` on `ranks` threads of this process, one a rank, and returns when
-/// all have. An error of one rank aborts the others. Drains all streams of a
-/// rank before it counts as finished.
-/// \returns OK, or the failure that came first: an error of one rank, which the
-///     text names, or of a group, with all its ranks.
+/// Runs `fn` on `ranks` threads of this process, one for each rank, and returns
+/// when all have returned. An error of one rank aborts the others. Drains all
+/// streams of a rank before it counts as finished.
+/// \returns OK, or the first failure. Its text names the rank, or the group and
+///     its ranks.
 absl::Status RunLocal(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
                       const JobOptions& options = {});
 
-/// How processes that exchange data by UCX find one another.
+/// How processes that exchange data by UCX connect.
 struct UcxJoin {
   int rank = 0;
   int size = 1;
-  /// What hosts reach one another by: the network interface that leads there is
-  /// the one that UCX uses. Empty: all interfaces.
+  /// The coordinator's name or address. UCX uses the network interface by which
+  /// this process reaches it. Empty: all interfaces.
   std::string coordinator_host;
-  /// Returns the blobs of all processes, by rank. Called by all of them, for
-  /// each job the same number of times.
+  /// Returns the blobs of all processes, by rank. All of them call it, equally
+  /// often for each job.
   std::function<absl::StatusOr<std::vector<std::string>>(std::string blob)>
       gather = nullptr;
 };
@@ -171,14 +171,24 @@ struct MpiOptions {
 /// after the other. The first call without MpiOptions::ucx initialises MPI,
 /// which is finalised when the process exits.
 ///
-/// Once a process of the job is lost, or the timeout has shown that it moves no
-/// more data, no job can run and MPI cannot be finalised. The call returns the
-/// failure, and the process must end with a nonzero status.
+/// Once a process of the job is lost, or has moved no data for the timeout, no
+/// job can run and MPI cannot be finalised. The call returns the failure, and
+/// the process must end with a nonzero status.
 /// \returns the same on every rank: OK, or the first failure as of RunLocal.
 /// \error kUnimplemented in a build without MPI (--//:mpi=false), or without
 ///     UCX (--//:ucx=false).
 absl::Status RunMpi(absl::FunctionRef<absl::Status(World&)> fn,
                     const MpiOptions& options = {});
+
+/// Finalises MPI after the last job of this process, while the job is still
+/// watched. Otherwise MPI is finalised when the process exits. Does nothing if
+/// MPI does not run here, or if the processes have not ended the last job
+/// together.
+///
+/// Waits, without a timeout, for the other processes, each of which calls it or
+/// exits. This process cannot run another job.
+/// \threadsafety one thread at a time, and none while a job runs.
+void EndMpi();
 
 /// Returns the blobs of all processes, by rank. Called by every process, while
 /// it runs no job. Waits without a bound for a process that does not come.
@@ -192,16 +202,16 @@ struct FakeOptions {
   /// The device whose memory is accounted; null: the CPU. Outlives the run.
   const DeviceBackend* backend = nullptr;
   EventSink* sink = nullptr;
-  /// Simulates processes that NCCL joins, with these options: the device memory
-  /// that it takes for sums is accounted, too.
+  /// Simulates processes that use NCCL with these options, whose device memory
+  /// for sums is accounted, too.
   std::optional<NcclOptions> nccl = {};
 };
 
 /// Runs `fn` as one rank of a job of any size, without the others and without
 /// computing: tensors are on Device::Meta(). Allocations, collectives and
 /// changes of state are accounted and logged as in a real run of the same
-/// program. A program that branches on values, or on what others exchange, may
-/// take another branch. Communicator::Exchange returns this rank's own blob for
+/// program. A program that branches on values, or on exchanged blobs, may take
+/// another branch. Communicator::Exchange returns this rank's own blob for
 /// every member, so that checks of agreement pass.
 /// \returns the error of `fn`, or the poison of its context.
 absl::Status RunFake(const FakeOptions& options,

@@ -27,7 +27,6 @@
 #include "crosshatch/comm/coordination/failure_message.h"
 #include "crosshatch/comm/coordination/this_process.h"
 #include "crosshatch/comm/data_plane.h"
-#include "crosshatch/comm/end_mpi.h"
 #include "crosshatch/comm/nccl/built_nccl_data_planes.h"
 #include "crosshatch/comm/return_grace.h"
 #include "crosshatch/launch/reachable_host.h"

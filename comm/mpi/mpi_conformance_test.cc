@@ -12,7 +12,6 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/conformance_testutil.h"
-#include "crosshatch/comm/end_mpi.h"
 #include "crosshatch/comm/world.h"
 #include "gtest/gtest.h"
 

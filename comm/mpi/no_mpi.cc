@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "crosshatch/comm/end_mpi.h"
 #include "crosshatch/comm/ucx/run_ucx.h"
 #include "crosshatch/comm/world.h"
 

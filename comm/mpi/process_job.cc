@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kStays = std::numeric_limits<int64_t>::max();
 /// How long Activity waits for the lock. Threads that wait for messages release
 /// it every few microseconds.
-constexpr std::chrono::milliseconds kLockPatience(500);
+constexpr std::chrono::milliseconds kLockTimeout(500);
 
 absl::flat_hash_map<int, int> MembersByRank(const GroupKey& key) {
   absl::flat_hash_map<int, int> members;
@@ -468,7 +468,7 @@ bool ProcessJob::IsBlocked() {
 
 std::string ProcessJob::Activity() {
   Lock lock(mutex_, std::try_to_lock);
-  for (const auto until = Clock::now() + kLockPatience;
+  for (const auto until = Clock::now() + kLockTimeout;
        !lock.owns_lock() && Clock::now() < until;) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     static_cast<void>(lock.try_lock());

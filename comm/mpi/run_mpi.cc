@@ -24,7 +24,6 @@
 #include "crosshatch/base/process.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/base/threads.h"
-#include "crosshatch/comm/end_mpi.h"
 #include "crosshatch/comm/mpi/link.h"
 #include "crosshatch/comm/mpi/notification.h"
 #include "crosshatch/comm/mpi/run_process.h"
@@ -229,9 +228,9 @@ class MpiProcess {
   void Close(std::unique_ptr<Link> link);
   /// Records that all processes have ended the job of the last Open together,
   /// or that it is a job without this process.
-  /// \param patience bounds MPI's finalisation, for which the others are ready;
-  ///     at least five seconds are used, and at most thirty
-  void EndJob(absl::Duration patience, bool had_part = true);
+  /// \param end_timeout bounds MPI's finalisation, for which the others are
+  ///     ready; at least five seconds are used, and at most thirty
+  void EndJob(absl::Duration end_timeout, bool took_part = true);
   /// Records that a process is lost: nothing works any more, and finalising
   /// would hang.
   void Break(const absl::Status& why);
@@ -246,7 +245,7 @@ class MpiProcess {
   bool CanBeFinalised() const;
   void Finalise();
   absl::Status Start();
-  absl::Status MeetNeighbours();
+  absl::Status FindNeighbours();
 
   int rank_ = 0;
   int size_ = 1;
@@ -261,8 +260,8 @@ class MpiProcess {
   bool is_in_step_ = false;
   bool had_job_ = false;
   /// Whether the others end about when this process does.
-  bool had_part_ = true;
-  absl::Duration patience_;
+  bool took_part_ = true;
+  absl::Duration end_timeout_;
   absl::Status broken_;
 };
 
@@ -270,17 +269,17 @@ MpiProcess::~MpiProcess() {
   if (!CanBeFinalised()) return;
   // No coordinator watches any more: a process that is lost now is not
   // reported.
-  if (had_part_) {
+  if (took_part_) {
     // Also after a failed job, even if its failure was expected.
     const std::string text =
         absl::StrCat("[rank ", rank_, "] MPI did not end within ",
-                     absl::FormatDuration(patience_),
+                     absl::FormatDuration(end_timeout_),
                      ": another process of the job is lost or late");
-    auto watch =
-        StartThread("the watch over MPI's end", [patience = patience_, text] {
-          absl::SleepFor(patience);
-          EndProcess(text);
-        });
+    auto watch = StartThread("the watch over MPI's end",
+                             [end_timeout = end_timeout_, text] {
+                               absl::SleepFor(end_timeout);
+                               EndProcess(text);
+                             });
     if (watch.ok()) watch->detach();
   }
   Finalise();
@@ -384,10 +383,10 @@ absl::Status MpiProcess::Start() {
       MpiStatus(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &max_tag, &found),
                 "MPI_Comm_get_attr"));
   max_tag_ = found != 0 ? *max_tag : 32767;  // The least that MPI allows.
-  return MeetNeighbours();
+  return FindNeighbours();
 }
 
-absl::Status MpiProcess::MeetNeighbours() {
+absl::Status MpiProcess::FindNeighbours() {
   struct Neighbour {
     int rank;
     CoreSet cores;
@@ -471,9 +470,9 @@ absl::StatusOr<std::unique_ptr<Link>> MpiProcess::Open(
                                    max_tag_, neighbours_);
 }
 
-void MpiProcess::EndJob(absl::Duration patience, bool had_part) {
-  had_part_ = had_part;
-  patience_ = std::clamp(patience, kLeastFinalising, kFinalising);
+void MpiProcess::EndJob(absl::Duration end_timeout, bool took_part) {
+  took_part_ = took_part;
+  end_timeout_ = std::clamp(end_timeout, kLeastFinalising, kFinalising);
   is_in_step_ = true;
 }
 
@@ -539,7 +538,7 @@ absl::Status RunMpi(absl::FunctionRef<absl::Status(World&)> fn,
                       process->Open(options.ranks, options.job.timeout,
                                     [&] { return internal::LossOf(options); }));
   if (link->rank() >= link->size()) {
-    process->EndJob(options.job.timeout, /*had_part=*/false);
+    process->EndJob(options.job.timeout, /*took_part=*/false);
     process->Close(std::move(link));
     return absl::OkStatus();
   }

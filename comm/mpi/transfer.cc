@@ -281,7 +281,7 @@ absl::Status Transfer::Abandon() {
   if (!failure.ok()) return failure;
   failure = absl::InternalError(absl::StrCat(
       "a member of ", Describe(group_.key), " left a collective and did not ",
-      "say why within ", absl::FormatDuration(job_.timeout() / 2)));
+      "report why within ", absl::FormatDuration(job_.timeout() / 2)));
   job_.FailGroup(group_, failure);
   return failure;
 }

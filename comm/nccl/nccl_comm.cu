@@ -159,8 +159,8 @@ absl::Status NcclComm::Settle(std::unique_lock<std::mutex>& lock,
     if (comm_ == nullptr) return Aborted();
     // No other thread aborts a communicator during its creation.
     if (context != nullptr && context->poisoned()) return context->status();
-    const ncclResult_t asked = ncclCommGetAsyncError(comm_, &result);
-    if (asked != ncclSuccess) result = asked;
+    const ncclResult_t queried = ncclCommGetAsyncError(comm_, &result);
+    if (queried != ncclSuccess) result = queried;
     if (result == ncclInProgress &&
         absl::FromChrono(Clock::now() - began) > timeout_) {
       return absl::DeadlineExceededError(
@@ -211,8 +211,8 @@ absl::Status NcclComm::Poll() {
       outstanding_.empty() ? std::string()
                            : absl::StrCat(" in ", outstanding_.front().what);
   ncclResult_t state = ncclSuccess;
-  const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state);
-  if (asked != ncclSuccess) state = asked;
+  const ncclResult_t queried = ncclCommGetAsyncError(comm_, &state);
+  if (queried != ncclSuccess) state = queried;
   if (state != ncclSuccess && state != ncclInProgress) {
     AbortLocked();
     return ErrorOf(absl::StrCat(what_, oldest), state);

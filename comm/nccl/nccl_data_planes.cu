@@ -62,26 +62,26 @@ bool TakesSeveralOnADevice() {
 
 /// Checks that each rank has its own device, because NCCL would only report an
 /// invalid usage.
-/// \param told by member: its device, and whether its process supports several
+/// \param blobs by member: its device, and whether its process supports several
 ///     ranks there; equal on all members
 absl::Status CheckPlaces(const GroupKey& key,
-                         const std::vector<std::string>& told) {
+                         const std::vector<std::string>& blobs) {
   const bool takes_several = std::all_of(
-      told.begin(), told.end(),
+      blobs.begin(), blobs.end(),
       [](const std::string& one) { return one[kPlaceBytes - 1] == kSeveral; });
   if (takes_several) return absl::OkStatus();
   std::map<std::string, int> rank_at;
-  for (size_t r = 0; r < told.size(); ++r) {
-    const std::string place = told[r].substr(0, told[r].find('\0'));
+  for (size_t r = 0; r < blobs.size(); ++r) {
+    const std::string place = blobs[r].substr(0, blobs[r].find('\0'));
     const auto [at, is_first] = rank_at.emplace(place, key.world_ranks[r]);
     if (is_first) continue;
     return absl::InvalidArgumentError(absl::StrCat(
         Describe(key), ": ranks ", at->second, " and ", key.world_ranks[r],
         " are both on ", place.substr(0, place.find('\n')),
-        ", and NCCL has one rank on a GPU: start a process for each, and say "
-        "which is whose by LOCAL_RANK or CUDA_VISIBLE_DEVICES; rank threads of "
-        "one process share GPUs, and so do processes with NCCL 2.30 or later "
-        "and ",
+        ", and NCCL supports one rank on a GPU: start one process for each "
+        "GPU, and select its GPU with LOCAL_RANK or CUDA_VISIBLE_DEVICES; rank "
+        "threads of one process share GPUs, and so do processes with NCCL 2.30 "
+        "or later and ",
         absl::StrJoin(kForSeveral, ", ", absl::PairFormatter("=")),
         " in all of them"));
   }
@@ -176,10 +176,10 @@ class Planes final : public DataPlanes {
     if (member == 0 && ncclGetUniqueId(&id) == ncclSuccess) {
       mine.append(id.internal, sizeof(id.internal));
     }
-    CH_ASSIGN_OR_RETURN(const std::vector<std::string> told,
+    CH_ASSIGN_OR_RETURN(const std::vector<std::string> blobs,
                         exchange(std::move(mine)));
-    CH_RETURN_IF_ERROR(CheckPlaces(key, told));
-    return NcclComm::Create(told[0].substr(kPlaceBytes), key.size(), member,
+    CH_RETURN_IF_ERROR(CheckPlaces(key, blobs));
+    return NcclComm::Create(blobs[0].substr(kPlaceBytes), key.size(), member,
                             Describe(key), timeout);
   }
 

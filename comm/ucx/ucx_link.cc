@@ -86,7 +86,7 @@ class UcxLink final : public Link {
   absl::Status Connect(std::vector<std::string> addresses,
                        absl::Duration timeout,
                        absl::FunctionRef<absl::Status()> failure);
-  void Close(unsigned flags, absl::Duration patience);
+  void Close(unsigned flags, absl::Duration timeout);
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -258,7 +258,7 @@ absl::Status UcxLink::Connect(std::vector<std::string> addresses,
   return absl::OkStatus();
 }
 
-void UcxLink::Close(unsigned flags, absl::Duration patience) {
+void UcxLink::Close(unsigned flags, absl::Duration timeout) {
   ucp_request_param_t param = {};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
   param.flags = flags;
@@ -273,7 +273,7 @@ void UcxLink::Close(unsigned flags, absl::Duration patience) {
     Break(peer, UCS_ERR_CANCELED);
     if (UCS_PTR_IS_PTR(request)) closing.push_back(request);
   }
-  const auto until = Clock::now() + absl::ToChronoNanoseconds(patience);
+  const auto until = Clock::now() + absl::ToChronoNanoseconds(timeout);
   for (void* request : closing) {
     while (api_.ucp_request_check_status(request) == UCS_INPROGRESS &&
            Clock::now() < until) {
@@ -455,8 +455,8 @@ absl::StatusOr<std::unique_ptr<Link>> OpenUcxLink(
   return link;
 }
 
-void CloseUcxLink(std::unique_ptr<Link> link, absl::Duration patience) {
-  static_cast<UcxLink&>(*link).Close(/*flags=*/0, patience);
+void CloseUcxLink(std::unique_ptr<Link> link, absl::Duration timeout) {
+  static_cast<UcxLink&>(*link).Close(/*flags=*/0, timeout);
 }
 
 }  // namespace crosshatch::internal

@@ -37,9 +37,9 @@ absl::StatusOr<std::unique_ptr<Link>> OpenUcxLink(
     absl::FunctionRef<absl::Status()> failure);
 
 /// Closes a link of OpenUcxLink after a job that all processes have ended
-/// together. Waits up to `patience` until sent data have left this process.
+/// together. Waits up to `timeout` until sent data have left this process.
 /// Destroying a link without this drops messages in flight.
-void CloseUcxLink(std::unique_ptr<Link> link, absl::Duration patience);
+void CloseUcxLink(std::unique_ptr<Link> link, absl::Duration timeout);
 
 }  // namespace crosshatch::internal
 
