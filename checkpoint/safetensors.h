@@ -3,7 +3,7 @@
 #define CROSSHATCH_CHECKPOINT_SAFETENSORS_H_
 
 /// \file
-/// Reads the safetensors format, strictly, and writes it in one pass.
+/// Reads the safetensors format, strictly. weight_files.h writes it.
 ///
 /// A file consists of the length of the header in eight bytes (little-endian),
 /// the header and the data. The header is a JSON object with each tensor's

@@ -52,8 +52,7 @@ class GroupPlan {
   GroupPlan(std::vector<PlannedParameter> parameters, int num_shards);
   /// The plan of a ragged group.
   /// \param offsets of the parameters in the full buffer, ascending multiples
-  /// of
-  ///     kFullAlignment
+  ///     of kFullAlignment
   /// \param slot_elems the size of each rank's piece, or 0: pieces end where
   ///     the next rank's shards begin
   static GroupPlan Ragged(std::vector<PlannedParameter> parameters,

@@ -95,8 +95,7 @@ class BatchRowsScope {
   /// \param widths receives the numbers of NoteWidth, unless null. Outlives the
   ///     scope.
   /// \param source the module of the forward, which outlives the scope. Null:
-  /// the
-  ///     innermost one that runs, if any.
+  ///     the innermost one that runs, if any.
   explicit BatchRowsScope(BatchRows rows, RowWidths* widths = nullptr,
                           const Module* source = nullptr);
   ~BatchRowsScope();

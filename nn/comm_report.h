@@ -114,7 +114,7 @@ class CommReport final : public EventSink {
   // The hooks on each module.
   std::vector<std::pair<int, int>> hooks_;
   std::vector<Call> calls_;
-  // Indices into calls_ of those under way, the innermost last.
+  // Indices in calls_ of the running calls, the innermost last.
   std::vector<size_t> under_way_;
   std::vector<CommEntry> entries_;
 };

@@ -32,8 +32,7 @@ using StateVisitor = absl::FunctionRef<absl::Status(const std::string& name,
 /// ranks of `holder`. Tensors are new, on the rank's device and in the current
 /// memory class. All ranks of `world` call it with their shards of one state.
 /// \error the same on every rank: the first error of a visitor, after which it
-/// is
-///     not called again; as CheckCopies; a failed collective.
+///     is not called again; as CheckCopies; a failed collective.
 absl::Status VisitFullState(World& world, const StateDict& state,
                             StateHolder holder, StateVisitor visit);
 

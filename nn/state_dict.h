@@ -43,8 +43,7 @@ class StateDict {
 
   /// Adds an entry.
   /// \error kAlreadyExists for a name that exists, kInvalidArgument for an
-  /// empty
-  ///     one.
+  ///     empty one.
   absl::Status Add(std::string name, StateValue value);
   /// Adds all of `part` under "<prefix>.".
   absl::Status AddAll(absl::string_view prefix, const StateDict& part);
@@ -96,8 +95,7 @@ class Stateful {
   /// Restores the values of `state`, whose tensors are the filled ones of
   /// StateToFill.
   /// \error naming an entry that is missing or does not fit; then only the
-  /// filled
-  ///     tensors have changed.
+  ///     filled tensors have changed.
   virtual absl::Status Restore(const StateDict& state) = 0;
 };
 
@@ -167,10 +165,9 @@ class CombinedState final : public Stateful {
   /// \param parts outlive this. Names are different, not empty and without dots
   ///     (checked).
   /// \param options for whole parts: allow_unexpected: unknown saved parts are
-  /// not
-  ///     read. allow_missing: parts without saved entries keep their values.
-  ///     differences: receives the names of such parts. For differences within
-  ///     a part, use the part's options.
+  ///     not read. allow_missing: parts without saved entries keep their
+  ///     values. differences: receives the names of such parts. For differences
+  ///     within a part, use the part's options.
   explicit CombinedState(Parts parts, const RestoreOptions& options = {});
 
   absl::StatusOr<StateDict> State() override;

@@ -147,7 +147,7 @@ class Program {
     return status == Injected(HostFault::kReturn) ? absl::OkStatus() : status;
   }
 
-  /// Points passed.
+  /// Injection points passed so far.
   int points() const { return points_; }
   const std::vector<float>& losses() const { return losses_; }
 

@@ -168,9 +168,8 @@ struct PrepareInputOptions {
 /// leaves parameters as they are. An undefined input stays undefined. That
 /// there are at least as many inputs as placements is checked in each forward.
 /// \error of Check: kInvalidArgument for lists that do not match, for a name
-/// that
-///     is not one of the module's inputs, and for sum_local_gradients without
-///     use_local_input.
+///     that is not one of the module's inputs, and for sum_local_gradients
+///     without use_local_input.
 Style PrepareModuleInput(PrepareInputOptions options);
 
 struct PrepareOutputOptions {

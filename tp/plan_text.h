@@ -29,11 +29,9 @@ namespace crosshatch::tp {
 /// Parses a plan.
 /// \param name the name of the text for messages, e.g. that of its file.
 /// \param most_dims the maximal number of dims of activations, to check dims
-/// by;
-///     0: unlimited.
+///     by; 0: unlimited.
 /// \error kInvalidArgument naming the line, the mistake and the alternatives;
-/// for a
-///     text without a plan.
+///     for a text without a plan.
 absl::StatusOr<ParallelPlan> ParsePlan(absl::string_view text,
                                        const std::string& name,
                                        int most_dims = 0);

@@ -27,7 +27,7 @@ struct MemorySample {
 struct TracedStep {
   int64_t step = 0;  ///< From 1; 0: no step.
   int rank = 0;
-  /// Whether it is of a dry run, whose times are those of issuing.
+  /// Whether the trace is of a dry run. Its times are those of issuing work.
   bool dry = false;
   double us = 0;  ///< The duration.
   std::vector<Span> spans;

@@ -51,7 +51,7 @@ class ModuleRange {
 template <typename M = Module>
 class ModuleList final : public Module {
  public:
-  /// Makes a D, which is an M, of `args` and adds it at the end.
+  /// Creates a D, which is derived from M, from `args`, and appends it.
   template <typename D = M, typename... Args>
   D& Add(Args&&... args) {
     D& made = Make<D>(std::to_string(size()), std::forward<Args>(args)...);

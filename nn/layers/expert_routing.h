@@ -80,8 +80,7 @@ struct ExpertRoutes {
 /// \param counts CountRuns of each batch rank, concatenated.
 /// \param capacity of each expert; unset: unlimited.
 /// \checks that this rank's counts are those of `choices` and that owners have
-/// all
-///     experts
+///     all experts
 ExpertRoutes RouteChoices(absl::Span<const int64_t> choices,
                           absl::Span<const int64_t> counts, int64_t experts,
                           const ExpertOwners& owners,

@@ -45,9 +45,8 @@ class Ema final : public Stateful {
   };
 
   /// \param parameters each once, floating point, named, materialized before
-  /// the
-  ///     first Update. Ownership of modules' parameters is shared, so a model
-  ///     may be destroyed first; other parameters must outlive this.
+  ///     the first Update. Ownership of modules' parameters is shared, so a
+  ///     model may be destroyed first; other parameters must outlive this.
   Ema(std::vector<Parameter*> parameters, const Options& options,
       const RestoreOptions& restore_options = {});
   /// Leaves the averages in place if they are swapped in.

@@ -62,8 +62,7 @@ class GradScaler final : public Stateful {
   /// Divides the gradients of the optimizer's parameters by the scale. Waits
   /// for the current stream.
   /// \error kFailedPrecondition if called before since the last Update, or for
-  /// a
-  ///     gradient that holds partial sums or is not reduced; the rank's first
+  ///     a gradient that holds partial sums or is not reduced; the rank's first
   ///     error.
   absl::Status Unscale(const Optimizer& optimizer);
 

@@ -23,8 +23,7 @@ namespace crosshatch::nn {
 /// Checks that no parameter is null or listed twice.
 /// \param who for messages: "AdamW".
 /// \returns shared ownership of the parameters that a std::shared_ptr owns,
-/// such as
-///     those of modules. Others must outlive the caller.
+///     such as those of modules. Others must outlive the caller.
 std::vector<std::shared_ptr<Parameter>> ShareListed(
     const char* who, absl::Span<Parameter* const> parameters);
 
@@ -76,8 +75,7 @@ struct LocalGrads {
 
 /// \param purpose for the message: "clip".
 /// \error kFailedPrecondition for a gradient that holds partial sums, or that
-/// was
-///     not reduced over ranks (Parameter::gradient_is_pending).
+///     was not reduced over ranks (Parameter::gradient_is_pending).
 absl::StatusOr<LocalGrads> CollectLocalGrads(
     absl::Span<Parameter* const> parameters, const char* purpose);
 

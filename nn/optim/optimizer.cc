@@ -31,7 +31,7 @@ struct Part {
   Tensor grad;
 };
 
-/// Returns the `count` elements from the start of `first` on.
+/// Returns `count` elements, beginning with the first of `first`.
 Tensor RunOf(const Tensor& first, int64_t count) {
   return MakeView(first.storage(), first.storage_offset(), {count}, {1},
                   first.dtype());

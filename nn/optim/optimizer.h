@@ -118,8 +118,8 @@ class Optimizer : public Stateful {
   /// \param groups a parameter belongs to the first one that matches it, or to
   ///     none; evaluated in the first Step or StateToFill, when all have names.
   /// \param restore_options allow_unexpected: entries of other parameters are
-  /// not
-  ///     read; allow_missing: a parameter without entries was never updated.
+  ///     not read; allow_missing: a parameter without entries was never
+  ///     updated.
   Optimizer(const char* name, std::vector<std::string> slots,
             std::vector<Parameter*> parameters, std::vector<Has> groups,
             const RestoreOptions& restore_options);
