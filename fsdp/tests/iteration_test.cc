@@ -16,6 +16,7 @@
 #include "crosshatch/fsdp/testutil.h"
 #include "crosshatch/fsdp/training_testutil.h"
 #include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tensor/rank_context.h"
 #include "crosshatch/testing/expect.h"
 #include "gtest/gtest.h"
 
@@ -161,6 +162,34 @@ TEST(IterationTest, AResetWaitsForReductions) {
           return absl::OkStatus();
         },
         seed);
+  }
+}
+
+TEST(IterationTest, AResetFreesGradientsThatAreNotReduced) {
+  for (const bool reduces : {false, true}) {
+    OnRanks({{"replicate", 2}, {"fsdp", 2}},
+            [&](const DeviceMesh& mesh, LineSink& log) -> absl::Status {
+              const auto bytes = [] {
+                return RankContext::Current()
+                    .allocator()
+                    .stats()
+                    .current[static_cast<int>(MemoryClass::kGradient)];
+              };
+              TestModel model(2, 5, 7, 3);
+              model.FillWithIntegers();
+              CH_RETURN_IF_ERROR(ShardAll(model, mesh, Summing()));
+              CH_ASSIGN_OR_RETURN(ShardedModule root, ShardedModule::Of(model));
+              CH_RETURN_IF_ERROR(Configure(model, [&](Settings& s) {
+                s.requires_gradient_sync = reduces;
+                s.requires_all_reduce = false;
+              }));
+              Job job{model, mesh, root, log};
+              CH_RETURN_IF_ERROR(Step(job));
+              CH_EXPECT_TRUE(bytes() > 0);
+              root.ResetIteration();
+              CH_EXPECT_EQ(bytes(), 0);
+              return absl::OkStatus();
+            });
   }
 }
 

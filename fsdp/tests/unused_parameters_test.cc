@@ -3,6 +3,7 @@
 /// \file
 /// Settings::reduce_unused_params: ranks that use different parameters.
 
+#include <algorithm>
 #include <cstdint>
 #include <ostream>
 #include <string>
@@ -282,6 +283,28 @@ TEST(UnusedParametersTest, ReplicasMayDifferBeforeTheLastBackward) {
             CH_EXPECT_EQ(FullGradients(model), expected);
             return absl::OkStatus();
           });
+}
+
+// The branch is prefetched in backward, which does not reach it.
+TEST(UnusedParametersTest, ADroppedBranchIsReshardedAfterBackward) {
+  OnRanks(
+      {{"fsdp", 2}},
+      [&](const DeviceMesh& mesh, LineSink& log) -> absl::Status {
+        Conditional model([] { return BranchUse::kDropped; });
+        CH_RETURN_IF_ERROR(FullyShard(model.b, mesh));
+        CH_RETURN_IF_ERROR(FullyShard(model.a, mesh));
+        CH_RETURN_IF_ERROR(FullyShard(model, mesh));
+        for (int step = 0; step < 2; ++step) {
+          log.Take();
+          CH_RETURN_IF_ERROR(Backward(
+              Sum(model.Forward(BatchOf(mesh.world().rank(), 2, step)))));
+          const std::vector<std::string> lines = log.Take();
+          // Once for forward, once for backward.
+          CH_EXPECT_EQ(std::count(lines.begin(), lines.end(), "unshard b"), 2);
+          CH_EXPECT_EQ(std::count(lines.begin(), lines.end(), "reshard b"), 2);
+        }
+        return absl::OkStatus();
+      });
 }
 
 TEST(UnusedParametersTest, ParametersUnusedOnAllRanksHaveNoGradient) {
