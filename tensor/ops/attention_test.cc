@@ -147,7 +147,7 @@ TEST(AttentionTest, AddsAMask) {
        RandomInput({1, 4, 1, 2}, 3)}));
 }
 
-TEST(AttentionTest, TakesDistanceOff) {
+TEST(AttentionTest, SubtractsDistances) {
   const Small x;
   // Query i is at the position of key i + 1.
   const Tensor distances =
@@ -245,6 +245,28 @@ TEST(AttentionTest, RefusesOptionsThatDoNotFit) {
   EXPECT_DEATH(run({.dropout = {.p = 1.5}}), "dropout.p = 1.5");
   EXPECT_DEATH(run({.dropout = {.p = 0.5, .first_head = 1, .heads = 2}}),
                "heads from 1 on of 2");
+}
+
+// If all scores overflow to -inf, the result is that of a query without keys.
+TEST(AttentionTest, GivesZerosIfAllScoresOverflow) {
+  for (DType dtype : {kFloat32, kFloat64, kBFloat16, kFloat16}) {
+    // The scores of float16 are float32, so only the scale makes them overflow.
+    const bool half = dtype == kFloat16;
+    const double huge = dtype == kFloat64 ? 1e200 : half ? 6e4 : 1e30;
+    const double scale = half ? 1e30 : 1;
+    for (bool causal : {false, true}) {
+      const Tensor q = Full({1, 3, 2, 2}, huge, dtype).set_requires_grad(true);
+      const Tensor k = Full({1, 3, 1, 2}, -huge, dtype).set_requires_grad(true);
+      const Tensor v = Ones({1, 3, 1, 2}, dtype).set_requires_grad(true);
+      const Tensor out =
+          causal ? CausalAttention(q, k, v, scale) : Attention(q, k, v, scale);
+      EXPECT_THAT(out.ToVector<double>(), ::testing::Each(0));
+      ASSERT_TRUE(Backward(Sum(out)).ok());
+      for (const Tensor& x : {q, k, v}) {
+        EXPECT_THAT(x.grad().ToVector<double>(), ::testing::Each(0));
+      }
+    }
+  }
 }
 
 TEST(AttentionTest, IsDifferentiableOnce) {
@@ -422,7 +444,7 @@ TEST(RopeTest, RotatesHalves) {
               ElementsAre(-3, 4 - 12, 1, 8 + 6));
 }
 
-TEST(RopeTest, RowsMayStandAtPositionsOfTheirOwn) {
+TEST(RopeTest, RowsMayHaveTheirOwnPositions) {
   const Tensor cos = Table(4, 2, std::cos);
   const Tensor sin = Table(4, 2, std::sin);
   const Tensor x =

@@ -59,7 +59,7 @@ void TestGather(DType dtype, DType index_dtype,
   }
 }
 
-TEST(GatherTest, TakesWhatTheIndicesName) {
+TEST(GatherTest, ReadsTheIndexedElements) {
   for (DType dtype : kAllDTypes) {
     for (DType index : {kInt32, kInt64, kUInt16}) {
       for (int dim : {0, 1, 2}) {
@@ -88,7 +88,7 @@ TEST(GatherTest, TakesEveryLayoutAndSize) {
   }
 }
 
-TEST(GatherTest, GivesZerosForWhatIsElsewhere) {
+TEST(GatherTest, GivesZerosForElementsOfOtherShards) {
   for (int64_t count : {0, 1, 4}) {
     TestGather(kBFloat16, kInt64, {5, 6}, 0, 3, count, 9,
                LayoutKind::kContiguous, LayoutKind::kContiguous);
@@ -226,7 +226,7 @@ TEST(ScatterTest, TakesEveryLayoutAndSize) {
   }
 }
 
-TEST(ScatterTest, LeavesWhatIsElsewhere) {
+TEST(ScatterTest, LeavesElementsOfOtherShards) {
   for (int64_t count : {0, 1, 4}) {
     for (WriteMode mode : {WriteMode::kOverwrite, WriteMode::kAccumulate}) {
       TestScatter({kFloat32, kFloat32, {8, 6}, 0, 3, count, 9, mode});

@@ -193,7 +193,7 @@ TEST(SortKernelTest, MatchesReference) {
   }
 }
 
-TEST(SortKernelTest, OrdersWhatIsNoOrdinaryNumber) {
+TEST(SortKernelTest, OrdersNaNAndInfinities) {
   for (DType dtype : kFloatDTypes) {
     Operand in(dtype, {12});
     in.Set({1, kNaN, -0.0L, kInf, 0, -kInf, kNaN, -1, 0, -0.0L, 65000, 2e-7L});

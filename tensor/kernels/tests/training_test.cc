@@ -123,7 +123,7 @@ void TestRuns(DType dtype, int ranks, int64_t runs, int64_t count,
       << count;
 }
 
-TEST(AccumulateRanksTest, RunsThatLieEvenly) {
+TEST(AccumulateRanksTest, EvenlySpacedRuns) {
   for (DType dtype : {kFloat32, kFloat64, kBFloat16, kFloat16, kInt32}) {
     for (int64_t runs : {1, 2, 3, 40}) {
       for (int64_t count : {1, 3, 8, 67}) {
