@@ -5,6 +5,7 @@
 /// \file
 /// The functions of CpuKernels(), each defined in the file of its family.
 
+#include "crosshatch/tensor/kernels/cpu/element.h"
 #include "crosshatch/tensor/kernels/kernel_table.h"
 
 namespace crosshatch::internal {
@@ -19,6 +20,22 @@ CH_DECLARE_KERNELS(Cpu)
   HWY_EXPORT(Name);                                                          \
   void internal::Cpu##Name(const Name##Args& args, KernelContext& context) { \
     HWY_DYNAMIC_DISPATCH(Name)(args, context);                               \
+  }
+
+/// Define Name, which calls NameAs<T>(args, context) with the type T that
+/// elements of `dtype`, a member of `args`, are computed in: float or double,
+/// or any.
+#define CH_FLOAT_KERNEL(Name, name, dtype)                         \
+  void Name(const Name##Args& args, KernelContext& context) {      \
+    internal::DispatchFloat(dtype, name, [&](auto zero) HWY_ATTR { \
+      Name##As<decltype(zero)>(args, context);                     \
+    });                                                            \
+  }
+#define CH_COMPUTE_KERNEL(Name, dtype)                         \
+  void Name(const Name##Args& args, KernelContext& context) {  \
+    internal::DispatchCompute(dtype, [&](auto zero) HWY_ATTR { \
+      Name##As<decltype(zero)>(args, context);                 \
+    });                                                        \
   }
 
 #endif  // CROSSHATCH_TENSOR_KERNELS_CPU_ENTRY_POINTS_H_

@@ -11,7 +11,7 @@
 namespace crosshatch::internal {
 namespace {
 
-TEST(GemmOneDnnTest, UsesNeitherAmxNorFewerBitsWhateverTheEnvironmentAsks) {
+TEST(GemmOneDnnTest, UsesNeitherAmxNorFewerBitsInAnyEnvironment) {
   ASSERT_NE(std::getenv("ONEDNN_DEFAULT_FPMATH_MODE"), nullptr);
   // 64 products of (1 + 2^-12)^2, which bfloat16 and float16 would round.
   constexpr int64_t kSize = 64;

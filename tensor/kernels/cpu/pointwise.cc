@@ -201,11 +201,7 @@ void UnaryAs(const UnaryArgs& args, KernelContext& context) {
   });
 }
 
-void Unary(const UnaryArgs& args, KernelContext& context) {
-  internal::DispatchCompute(args.a.dtype, [&](auto zero) HWY_ATTR {
-    UnaryAs<decltype(zero)>(args, context);
-  });
-}
+CH_COMPUTE_KERNEL(Unary, args.a.dtype)
 
 template <typename T>
 void BinaryRun(BinaryOp op, T alpha, T* to, int64_t count, const T* a,
@@ -350,11 +346,7 @@ void BinaryAs(const BinaryArgs& args, KernelContext& context) {
   });
 }
 
-void Binary(const BinaryArgs& args, KernelContext& context) {
-  internal::DispatchCompute(args.a.dtype, [&](auto zero) HWY_ATTR {
-    BinaryAs<decltype(zero)>(args, context);
-  });
-}
+CH_COMPUTE_KERNEL(Binary, args.a.dtype)
 
 template <typename C>
 void WhereAs(const WhereArgs& args, KernelContext& context) {
@@ -379,11 +371,7 @@ void WhereAs(const WhereArgs& args, KernelContext& context) {
   });
 }
 
-void Where(const WhereArgs& args, KernelContext& context) {
-  internal::DispatchCompute(args.a.dtype, [&](auto zero) HWY_ATTR {
-    WhereAs<decltype(zero)>(args, context);
-  });
-}
+CH_COMPUTE_KERNEL(Where, args.a.dtype)
 
 template <typename T>
 void SiluMulAs(const SiluMulArgs& args, KernelContext& context) {
@@ -404,11 +392,7 @@ void SiluMulAs(const SiluMulArgs& args, KernelContext& context) {
   });
 }
 
-void SiluMul(const SiluMulArgs& args, KernelContext& context) {
-  internal::DispatchFloat(args.gate.dtype, "silu_mul", [&](auto zero) HWY_ATTR {
-    SiluMulAs<decltype(zero)>(args, context);
-  });
-}
+CH_FLOAT_KERNEL(SiluMul, "silu_mul", args.gate.dtype)
 
 template <typename T>
 void SiluMulBackwardAs(const SiluMulBackwardArgs& args,
@@ -450,12 +434,7 @@ void SiluMulBackwardAs(const SiluMulBackwardArgs& args,
   });
 }
 
-void SiluMulBackward(const SiluMulBackwardArgs& args, KernelContext& context) {
-  internal::DispatchFloat(args.gate.dtype, "silu_mul_backward",
-                          [&](auto zero) HWY_ATTR {
-                            SiluMulBackwardAs<decltype(zero)>(args, context);
-                          });
-}
+CH_FLOAT_KERNEL(SiluMulBackward, "silu_mul_backward", args.gate.dtype)
 
 }  // namespace
 }  // namespace HWY_NAMESPACE

@@ -117,11 +117,7 @@ void DropoutAs(const DropoutArgs& args, KernelContext& context) {
       });
 }
 
-void Dropout(const DropoutArgs& args, KernelContext& context) {
-  internal::DispatchFloat(args.x.dtype, "dropout", [&](auto zero) HWY_ATTR {
-    DropoutAs<decltype(zero)>(args, context);
-  });
-}
+CH_FLOAT_KERNEL(Dropout, "dropout", args.x.dtype)
 
 }  // namespace
 }  // namespace HWY_NAMESPACE

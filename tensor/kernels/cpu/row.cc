@@ -328,11 +328,7 @@ void SoftmaxAs(const SoftmaxArgs& args, KernelContext& context) {
       });
 }
 
-void Softmax(const SoftmaxArgs& args, KernelContext& context) {
-  internal::DispatchFloat(args.dtype, "softmax", [&](auto zero) HWY_ATTR {
-    SoftmaxAs<decltype(zero)>(args, context);
-  });
-}
+CH_FLOAT_KERNEL(Softmax, "softmax", args.dtype)
 
 template <typename T>
 void SoftmaxBackwardAs(const SoftmaxBackwardArgs& args,
@@ -379,12 +375,7 @@ void SoftmaxBackwardAs(const SoftmaxBackwardArgs& args,
       });
 }
 
-void SoftmaxBackward(const SoftmaxBackwardArgs& args, KernelContext& context) {
-  internal::DispatchFloat(args.dtype, "softmax_backward",
-                          [&](auto zero) HWY_ATTR {
-                            SoftmaxBackwardAs<decltype(zero)>(args, context);
-                          });
-}
+CH_FLOAT_KERNEL(SoftmaxBackward, "softmax_backward", args.dtype)
 
 int64_t Target(const TargetsInput& targets, int64_t r) {
   return internal::IndexAt("cross_entropy", targets.data, targets.dtype, r);
@@ -423,11 +414,7 @@ void CrossEntropyAs(const CrossEntropyArgs& args, KernelContext& context) {
       });
 }
 
-void CrossEntropy(const CrossEntropyArgs& args, KernelContext& context) {
-  internal::DispatchFloat(args.dtype, "cross_entropy", [&](auto zero) HWY_ATTR {
-    CrossEntropyAs<decltype(zero)>(args, context);
-  });
-}
+CH_FLOAT_KERNEL(CrossEntropy, "cross_entropy", args.dtype)
 
 template <typename T>
 void CrossEntropyShardAs(const CrossEntropyShardArgs& args,
@@ -449,13 +436,7 @@ void CrossEntropyShardAs(const CrossEntropyShardArgs& args,
       });
 }
 
-void CrossEntropyShard(const CrossEntropyShardArgs& args,
-                       KernelContext& context) {
-  internal::DispatchFloat(args.dtype, "cross_entropy_shard",
-                          [&](auto zero) HWY_ATTR {
-                            CrossEntropyShardAs<decltype(zero)>(args, context);
-                          });
-}
+CH_FLOAT_KERNEL(CrossEntropyShard, "cross_entropy_shard", args.dtype)
 
 template <typename T>
 void CrossEntropyBackwardAs(const CrossEntropyBackwardArgs& args,
@@ -492,13 +473,7 @@ void CrossEntropyBackwardAs(const CrossEntropyBackwardArgs& args,
       });
 }
 
-void CrossEntropyBackward(const CrossEntropyBackwardArgs& args,
-                          KernelContext& context) {
-  internal::DispatchFloat(
-      args.dtype, "cross_entropy_backward", [&](auto zero) HWY_ATTR {
-        CrossEntropyBackwardAs<decltype(zero)>(args, context);
-      });
-}
+CH_FLOAT_KERNEL(CrossEntropyBackward, "cross_entropy_backward", args.dtype)
 
 }  // namespace
 }  // namespace HWY_NAMESPACE
