@@ -34,16 +34,6 @@ std::string ListOf(absl::Span<const std::string> names) {
   return absl::StrJoin(names, ", ");
 }
 
-std::vector<int> OtherAxes(int ndim, absl::Span<const int> axes) {
-  std::vector<int> others;
-  for (int axis = 0; axis < ndim; ++axis) {
-    if (std::find(axes.begin(), axes.end(), axis) == axes.end()) {
-      others.push_back(axis);
-    }
-  }
-  return others;
-}
-
 }  // namespace
 
 absl::StatusOr<MeshLayout> MeshLayout::Create(std::vector<MeshAxis> axes) {
@@ -325,13 +315,6 @@ std::shared_ptr<const MeshLayout::Impl> MeshLayout::RootImpl() const {
   return is_root() ? impl_ : impl_->root;
 }
 
-absl::StatusOr<MeshLayout> MeshLayout::SliceAt(
-    absl::Span<const int> axes, absl::Span<const int> coordinate) const {
-  std::vector<MeshAxis> kept;
-  for (int axis : axes) kept.push_back({axis_name(axis), size(axis)});
-  return Make(std::move(kept), GroupRanks(axes, coordinate), RootImpl());
-}
-
 absl::StatusOr<MeshLayout> MeshLayout::Slice(
     absl::Span<const std::string> names, int world_rank) const {
   CH_ASSIGN_OR_RETURN(const std::vector<int> axes, AxesNamed(names));
@@ -341,20 +324,9 @@ absl::StatusOr<MeshLayout> MeshLayout::Slice(
         absl::StrCat("mesh: rank ", world_rank, " is not on ", ToString(),
                      ", so it has no slice ", ListOf(names)));
   }
-  return SliceAt(axes, *coordinate);
-}
-
-absl::StatusOr<std::vector<MeshLayout>> MeshLayout::AllSlices(
-    absl::Span<const std::string> names) const {
-  CH_ASSIGN_OR_RETURN(const std::vector<int> axes, AxesNamed(names));
-  const std::vector<int> others = OtherAxes(ndim(), axes);
-  const MeshCoordinate origin(ndim(), 0);
-  std::vector<MeshLayout> slices;
-  for (int rank : GroupRanks(others, origin)) {
-    CH_ASSIGN_OR_RETURN(MeshLayout slice, SliceAt(axes, *CoordinateOf(rank)));
-    slices.push_back(std::move(slice));
-  }
-  return slices;
+  std::vector<MeshAxis> kept;
+  for (int axis : axes) kept.push_back({axis_name(axis), size(axis)});
+  return Make(std::move(kept), GroupRanks(axes, *coordinate), RootImpl());
 }
 
 absl::StatusOr<MeshLayout> MeshLayout::Flatten(

@@ -117,11 +117,6 @@ class MeshLayout {
   absl::StatusOr<MeshLayout> Slice(absl::Span<const std::string> names,
                                    int world_rank) const;
 
-  /// Returns all slices over the axes `names`, one per coordinate of the other
-  /// axes, in row-major order. They partition the ranks.
-  absl::StatusOr<std::vector<MeshLayout>> AllSlices(
-      absl::Span<const std::string> names) const;
-
   /// Returns the mesh with the axes `names` flattened into one axis `new_name`,
   /// names[0] varying slowest. It replaces the first of them in the mesh's
   /// order.
@@ -169,9 +164,6 @@ class MeshLayout {
   absl::StatusOr<std::vector<int>> AxesNamed(
       absl::Span<const std::string> names) const;
   std::shared_ptr<const Impl> RootImpl() const;
-  absl::StatusOr<MeshLayout> SliceAt(absl::Span<const int> axes,
-                                     absl::Span<const int> coordinate) const;
-
   std::shared_ptr<const Impl> impl_;
 };
 

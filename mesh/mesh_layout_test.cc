@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/mesh/mesh_layout.h"
 
-#include <numeric>
-#include <set>
-
 #include "absl/hash/hash.h"
 #include "absl/status/status.h"
 #include "gmock/gmock.h"
@@ -136,24 +133,6 @@ TEST(MeshLayoutTest, FourAxes) {
                  ->Slice(Names{"a", "b", "c", "d"}, 0),
             *mesh.Slice(Names{"a", "c", "b", "d"}, 0)
                  ->Slice(Names{"a", "b", "c", "d"}, 0));
-}
-
-TEST(MeshLayoutTest, AllSlicesHoldEachRankOnce) {
-  const MeshLayout mesh = Mesh({{"a", 2}, {"b", 3}, {"c", 2}});
-  for (const Names& names :
-       {Names{"a"}, Names{"b"}, Names{"c", "b"}, Names{"c", "a", "b"}}) {
-    std::multiset<int> ranks;
-    const std::vector<MeshLayout> slices = *mesh.AllSlices(names);
-    for (const MeshLayout& slice : slices) {
-      ranks.insert(slice.ranks().begin(), slice.ranks().end());
-      for (int rank : slice.ranks()) {
-        EXPECT_EQ(*mesh.Slice(names, rank), slice);
-      }
-    }
-    std::vector<int> all(mesh.size());
-    std::iota(all.begin(), all.end(), 0);
-    EXPECT_THAT(ranks, ::testing::ElementsAreArray(all));
-  }
 }
 
 TEST(MeshLayoutTest, SliceErrorsNameTheCause) {
