@@ -171,7 +171,7 @@ TEST(DTensor, GradientsHaveTheDeclaredLayoutAtTheLocalBoundary) {
         Backward(Sum(Mul(FromLocal(local, mesh, sums, {5}, r), weight))));
     CH_EXPECT_EQ(Differs(local.grad(), dense), "");
 
-    // A rank's own part of what became a shard.
+    // A shard that is a leaf of its own.
     Tensor part = LocalTensor(Spread(dense, mesh, rows));
     part = Clone(part);
     part.set_requires_grad(true);
@@ -184,7 +184,7 @@ TEST(DTensor, GradientsHaveTheDeclaredLayoutAtTheLocalBoundary) {
   });
 }
 
-TEST(DTensor, BordersAreTwiceDifferentiable) {
+TEST(DTensor, LocalBoundariesAreTwiceDifferentiable) {
   OnMesh({2}, [](const DeviceMesh& mesh) {
     const Layout r = Whole(mesh, 1);
     const Layout rows = r.WithShard(0, 0);
@@ -225,56 +225,6 @@ TEST(DTensor, ViewsShareMemory) {
   });
 }
 
-TEST(DTensor, InPlaceOpsKeepTheLayout) {
-  OnMeshes({{2}, {2, 2}}, [](const DeviceMesh& mesh) {
-    NoGrad no_grad;
-    const Tensor a = Numbers({3, 5}, 1);
-    const Tensor b = Numbers({3, 5}, 2);
-    for (const Layout& to : AllLayouts(mesh.layout(), 2, true)) {
-      for (const Layout& from : AllLayouts(mesh.layout(), 2, true)) {
-        const Tensor dst = Spread(a, mesh, to);
-        AddInPlace(dst, Spread(b, mesh, from), 2);
-        MulInPlace(dst, 3);
-        CH_EXPECT_EQ(LayoutOf(dst), to);
-        const std::string wrong = Differs(dst, Mul(Add(a, b, 2), 3));
-        CH_EXPECT_EQ(wrong, "")
-            << absl::StrCat(to.ToString(), " += ", from.ToString());
-        CopyInPlace(dst, Spread(b, mesh, from));
-        CH_EXPECT_EQ(Differs(dst, b), "");
-        ZeroInPlace(dst);
-        CH_EXPECT_EQ(Differs(dst, ZerosLike(a)), "");
-      }
-    }
-  });
-}
-
-TEST(DTensor, MatMulIntoWritesInTheDestinationsLayout) {
-  OnMesh({2}, [](const DeviceMesh& mesh) {
-    NoGrad no_grad;
-    const MatMulSpec spec = {.transpose_a = true, .sum_batch = true};
-    const Tensor a = Numbers({2, 3, 4}, 1);
-    const Tensor b = Numbers({2, 3, 5}, 2);
-    const Tensor start = Numbers({4, 5}, 3);
-    const Tensor product = MatMul(a, b, spec);
-    for (const Layout& la : AllLayouts(mesh.layout(), 3, true)) {
-      for (const Layout& lb : AllLayouts(mesh.layout(), 3, true)) {
-        for (const Layout& to : AllLayouts(mesh.layout(), 2, true)) {
-          const Tensor dst = Spread(start, mesh, to);
-          const Tensor x = Spread(a, mesh, la);
-          const Tensor y = Spread(b, mesh, lb);
-          MatMulInto(dst, x, y, spec, /*accumulate=*/true);
-          std::string wrong = Differs(dst, Add(start, product));
-          MatMulInto(dst, x, y, spec, /*accumulate=*/false);
-          if (wrong.empty()) wrong = Differs(dst, product);
-          if (LayoutOf(dst) != to) wrong = "layout";
-          CH_EXPECT_EQ(wrong, "") << absl::StrCat(
-              to.ToString(), " = ", la.ToString(), " x ", lb.ToString());
-        }
-      }
-    }
-  });
-}
-
 // (d0 + v) d1 is not d0 d1 + v.
 TEST(DTensorDeathTest, AddsNoProductToPendingFactors) {
   const auto into = [](bool accumulate) {
@@ -292,58 +242,6 @@ TEST(DTensorDeathTest, AddsNoProductToPendingFactors) {
   OnMesh({2}, into(/*accumulate=*/false));
   ExpectDeathOn({2}, "matmul_into.*factors are pending",
                 into(/*accumulate=*/true));
-}
-
-TEST(DTensor, EmbeddingGradIntoWritesInTheDestinationsLayout) {
-  OnMesh({3}, [](const DeviceMesh& mesh) {
-    NoGrad no_grad;
-    const Tensor ids = FromValues<int64_t>({5}, {3, 0, 6, 3, 1});
-    const Tensor grad = Numbers({5, 2}, 1);
-    const Tensor start = Numbers({7, 2}, 2);
-    const Tensor expected = Clone(start);
-    EmbeddingGradIntoOp(0, true).Forward({expected, ids, grad});
-    for (const Layout& to : AllLayouts(mesh.layout(), 2, false)) {
-      for (const Layout& from : AllLayouts(mesh.layout(), 2, true)) {
-        const Tensor dst = Spread(start, mesh, to);
-        Apply(EmbeddingGradIntoOp(0, true),
-              {dst, ids, Spread(grad, mesh, from)});
-        CH_EXPECT_EQ(Differs(dst, expected), "");
-      }
-    }
-  });
-}
-
-TEST(DTensor, ViewsSplitAndMergeDims) {
-  struct ViewCase {
-    Shape from;
-    DimSharding sharding;
-    int dim;
-    Shape to;
-    const char* layout;
-  };
-  // Five heads of four: 3 and 2.
-  const ViewCase cases[] = {
-      {{2, 20}, {.axes = {0}, .unit = 4}, 1, {2, 5, 4}, "[S(1)]"},
-      {{2, 5, 4}, {.axes = {0}}, 1, {2, 20}, "[S(1)/4]"},
-      {{2, 8}, {.axes = {0}}, 1, {2, 2, 4}, "[S(1)]"},
-      {{3, 2}, {.axes = {0}}, 0, {6}, "[S(0)/2]"},
-      {{3, 2}, {.axes = {0}}, 1, {3, 1, 2}, "[S(2)]"},
-      {{1, 3, 2}, {.axes = {0}}, 1, {3, 2}, "[S(0)]"},
-      {{3, 4, 2}, {.axes = {0}}, 0, {3, 8}, "[S(0)]"},
-      {{3, 4, 2}, {.axes = {0}}, 0, {12, 2}, "[S(0)/4]"},
-  };
-  OnMesh({2}, [&](const DeviceMesh& mesh) {
-    for (const ViewCase& c : cases) {
-      const Tensor dense = Numbers(c.from, 1);
-      const Layout layout = Whole(mesh, static_cast<int>(c.from.size()))
-                                .WithDim(c.dim, c.sharding);
-      const Tensor x = Spread(dense, mesh, layout);
-      const Tensor y = View(x, c.to);
-      CH_EXPECT_EQ(LayoutOf(y).ToString(), c.layout) << ToString(c.to);
-      CH_EXPECT_EQ(Differs(y, View(dense, c.to)), "");
-      CH_EXPECT_EQ(Differs(View(y, c.from), dense), "");
-    }
-  });
 }
 
 TEST(DTensorDeathTest, RefusesViewsThatNoLayoutExpresses) {
@@ -401,7 +299,7 @@ TEST(DTensorDeathTest, RefusesToWriteToAPartOfAReplica) {
   }
 }
 
-TEST(DTensor, WritesToWhatIsRedistributedIntoMemoryOfItsOwn) {
+TEST(DTensor, AcceptsWritesToARedistributedTensorWithMemoryOfItsOwn) {
   OnMesh({2}, [](const DeviceMesh& mesh) {
     NoGrad no_grad;
     const Layout r = Whole(mesh, 1);

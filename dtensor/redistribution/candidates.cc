@@ -117,7 +117,7 @@ class Candidates {
 
     Layout replicated = layout;
     for (int axis : axes) replicated = replicated.WithReplicate(axis);
-    // Replicas may each reduce a part of what the destination splits.
+    // Each replica may reduce a part of the dims that the destination splits.
     Layout sliced = replicated;
     for (int axis = 0; axis < mesh_.ndim(); ++axis) {
       const AxisState& after = to_.state_of_axis(axis);

@@ -57,7 +57,7 @@ TEST(RedistributeCostTest, ABytePaysTheMostOfItsAxes) {
   EXPECT_EQ(RedistributeCostModel().ByteWeight({0}), 1);
 }
 
-TEST(RedistributeCostDeathTest, TheModelKnowsAllAxes) {
+TEST(RedistributeCostDeathTest, TheModelMustHaveAllAxes) {
   const RedistributeCostModel model = {.bytes_per_launch_of_axis = {40, 2}};
   EXPECT_DEATH(model.LaunchWeight({2}), "has weights of 2 mesh axes");
 }

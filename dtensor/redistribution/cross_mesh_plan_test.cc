@@ -155,7 +155,7 @@ TEST(CrossMeshPlanTest, ANewShapeOfTheSameRanksMovesOnlyChangedElements) {
             "[S(0)] on mesh(dp=4) -> [S(0),S(0)] on mesh(dp=2, tp=2): "
             "0 collectives, 0 bytes (lower bound 0)\n"
             "  local() -> [S(0),S(0)]\n");
-  // With the axes the other way round ranks 1 and 2 swap.
+  // In the reverse order of axes, ranks 1 and 2 swap.
   const CrossMeshPlan swap = Plan(LayoutOf(flat, 1, "[S(0)]"),
                                   LayoutOf(square, 1, "[_S(0,2),S(0)]"), {8});
   EXPECT_EQ(Moves(swap, {8}),

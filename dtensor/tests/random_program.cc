@@ -63,8 +63,6 @@ class Trial {
   }
 
   const Registers& registers() const { return registers_; }
-  Shape SizesOf(int r) const { return registers_.tensors[r].sizes(); }
-  DType DTypeOf(int r) const { return registers_.tensors[r].dtype(); }
 
  private:
   RankContext context_;
@@ -72,52 +70,6 @@ class Trial {
   NoGrad no_grad_;
   Registers registers_;
 };
-
-// Returns `program` with call `call` replaced by an input of its result's sizes
-// and dtype.
-RandomProgram WithInput(const RandomProgram& program, size_t call) {
-  Trial trial(program.mesh);
-  for (const ProgramInput& input : program.inputs) trial.Add(input);
-  for (size_t i = 0; i <= call; ++i) trial.Add(program.instructions[i]);
-  const int old = static_cast<int>(program.inputs.size() + call);
-  const int fresh = static_cast<int>(program.inputs.size());
-  RandomProgram less = program;
-  const DType dtype = trial.DTypeOf(old);
-  less.inputs.push_back(
-      {.sizes = trial.SizesOf(old),
-       .dtype = dtype,
-       .differentiable = dtype == kFloat64,
-       .seed = old + 31,
-       .layout = Layout::Replicated(
-           program.mesh, static_cast<int>(trial.SizesOf(old).size()))});
-  less.instructions.erase(less.instructions.begin() +
-                          static_cast<int64_t>(call));
-  for (Instruction& instruction : less.instructions) {
-    for (int& r : instruction.operands) {
-      if (r == old) {
-        r = fresh;
-      } else if (r >= fresh && r < old) {
-        ++r;
-      }
-    }
-  }
-  return less;
-}
-
-bool Reads(const RandomProgram& program, int r) {
-  for (const Instruction& call : program.instructions) {
-    if (std::count(call.operands.begin(), call.operands.end(), r) != 0) {
-      return true;
-    }
-  }
-  return false;
-}
-
-void Renumber(RandomProgram& program, int gone) {
-  for (Instruction& call : program.instructions) {
-    for (int& r : call.operands) r -= r > gone ? 1 : 0;
-  }
-}
 
 }  // namespace
 
@@ -238,56 +190,6 @@ std::string RandomProgram::ToString() const {
     end_line(call.gradient);
   }
   return text;
-}
-
-std::vector<RandomProgram> Shrunk(const RandomProgram& program) {
-  std::vector<RandomProgram> made;
-  const int inputs = static_cast<int>(program.inputs.size());
-  const int calls = static_cast<int>(program.instructions.size());
-  // Removes a call whose result nothing reads, the last first.
-  for (int i = calls - 1; i >= 0; --i) {
-    if (Reads(program, inputs + i)) continue;
-    RandomProgram less = program;
-    less.instructions.erase(less.instructions.begin() + i);
-    Renumber(less, inputs + i);
-    made.push_back(std::move(less));
-  }
-  for (int i = inputs - 1; i >= 0 && inputs > 1; --i) {
-    if (Reads(program, i)) continue;
-    RandomProgram less = program;
-    less.inputs.erase(less.inputs.begin() + i);
-    Renumber(less, i);
-    made.push_back(std::move(less));
-  }
-  for (int i = 0; i < calls; ++i) {
-    made.push_back(WithInput(program, static_cast<size_t>(i)));
-  }
-  if (program.twice) {
-    made.push_back(program);
-    made.back().twice = false;
-  }
-  for (int i = 0; i < inputs; ++i) {
-    const Layout& layout = program.inputs[i].layout;
-    for (int axis = 0; axis < program.mesh.ndim(); ++axis) {
-      if (layout.state_of_axis(axis).is_replicate()) continue;
-      made.push_back(program);
-      made.back().inputs[i].layout = layout.WithReplicate(axis);
-    }
-    if (program.inputs[i].differentiable) {
-      made.push_back(program);
-      made.back().inputs[i].differentiable = false;
-    }
-    if (program.inputs[i].gradient.has_value()) {
-      made.push_back(program);
-      made.back().inputs[i].gradient = std::nullopt;
-    }
-  }
-  for (int i = 0; i < calls; ++i) {
-    if (!program.instructions[i].gradient.has_value()) continue;
-    made.push_back(program);
-    made.back().instructions[i].gradient = std::nullopt;
-  }
-  return made;
 }
 
 }  // namespace crosshatch

@@ -3,7 +3,7 @@
 #define CROSSHATCH_DTENSOR_TESTS_RANDOM_PROGRAM_H_
 
 /// \file
-/// Random programs of ops, as values: they print, shrink, and run on plain or
+/// Random programs of ops, as values: they print, and run on plain or
 /// distributed tensors.
 
 #include <cstdint>
@@ -107,10 +107,6 @@ const std::vector<OpKind>& OpKinds();
 int64_t Below(int64_t n, std::mt19937& random);
 /// Returns a program that is random except for its mesh.
 RandomProgram MakeRandomProgram(const MeshLayout& mesh, std::mt19937& random);
-
-/// Returns smaller programs, the smallest first: shorter ones, ones in which a
-/// call's result is replaced by an input, ones with replicated inputs.
-std::vector<RandomProgram> Shrunk(const RandomProgram& program);
 
 /// The results of a program, as numbers.
 struct ProgramOutcome {

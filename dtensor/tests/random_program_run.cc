@@ -204,8 +204,9 @@ std::string CompareRank(const RandomProgram& program, const Tensors& made,
     const Tensor& gradient = made.gradients[i];
     if (gradient.defined() && gradient.is_distributed() &&
         LayoutOf(gradient) != LayoutOf(made.leaves[i])) {
-      keep_first(absl::StrCat("gradient ", i, " lies otherwise than its leaf: ",
-                              gradient.Describe()));
+      keep_first(absl::StrCat(
+          "gradient ", i,
+          " has another layout than its leaf: ", gradient.Describe()));
     }
   }
   return wrong;

@@ -3,8 +3,7 @@
 /// \file
 /// Random programs of ops on distributed tensors, compared with the same on
 /// plain ones. CROSSHATCH_FUZZ_SEED sets the seed, CROSSHATCH_FUZZ_PROGRAMS the
-/// number of programs on each mesh. A failing program is reduced to what is
-/// necessary for the failure, and printed.
+/// number of programs on each mesh. A failing program is printed.
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -91,7 +90,7 @@ struct Verdict {
 
 // A failed check ends the process, so programs run one after another in a
 // child. It reports its progress: a line "@plain", then "@distributed", then
-// one of the others.
+// the verdict.
 [[noreturn]] void RunAll(absl::Span<const RandomProgram> programs, int out) {
   const rlimit no_core = {0, 0};
   setrlimit(RLIMIT_CORE, &no_core);
@@ -176,24 +175,6 @@ std::vector<Verdict> Judge(absl::Span<const RandomProgram> programs) {
   return verdicts;
 }
 
-// Returns the smallest failing program that was found.
-RandomProgram Shrink(RandomProgram program, std::string& text) {
-  int left = 400;
-  for (bool smaller = true; smaller;) {
-    smaller = false;
-    for (RandomProgram& less : Shrunk(program)) {
-      if (left-- == 0) return program;
-      const Verdict verdict = Judge({&less, 1})[0];
-      if (verdict.kind != Verdict::kWrong) continue;
-      program = std::move(less);
-      text = verdict.text;
-      smaller = true;
-      break;
-    }
-  }
-  return program;
-}
-
 class RandomProgramsTest : public testing::TestWithParam<std::vector<int>> {};
 
 TEST_P(RandomProgramsTest, GiveWhatOneDeviceGives) {
@@ -214,10 +195,8 @@ TEST_P(RandomProgramsTest, GiveWhatOneDeviceGives) {
   for (unsigned i = 0; i < count; ++i) {
     ++tally[verdicts[i].kind];
     if (verdicts[i].kind != Verdict::kWrong || ++shown > 3) continue;
-    std::string text = verdicts[i].text;
-    const RandomProgram least = Shrink(programs[i], text);
-    ADD_FAILURE() << "program " << i << " with seed " << seed << ", shrunk:\n"
-                  << least.ToString() << text;
+    ADD_FAILURE() << "program " << i << " with seed " << seed << ":\n"
+                  << programs[i].ToString() << verdicts[i].text;
   }
   std::cout << absl::StrJoin(tally, " ")
             << " agree, too large, refused by plain tensors, refused, wrong\n";
