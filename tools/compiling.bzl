@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the macros of crosshatch.bzl have sources compiled: with which options, beside
-which precompiled header, and how many as one."""
+"""How the macros of crosshatch.bzl compile sources: options, precompiled headers, and
+several sources as one file."""
 
 load("//third_party/precompiled:precompiled.bzl", "precompiled_copts")
 
@@ -12,7 +12,7 @@ COPTS = [
     "-Wall",
     "-Wextra",
     "-Wsign-compare",
-    "-Wno-missing-field-initializers",  # designated initializers leave fields out
+    "-Wno-missing-field-initializers",  # designated initializers omit fields
     "-Wno-maybe-uninitialized",  # false alarms of GCC 12 on std::optional
 ]
 
@@ -30,7 +30,7 @@ TEST_COPTS = COPTS + select({
 })
 
 def _precompiled(values):
-    """`values`, or none where the target does without precompiled headers."""
+    """Returns `values`, or nothing if the target has no precompiled headers."""
     if native.repository_name() != "@":
         # A consumer's sources may not compile with our headers first.
         return select({
@@ -43,7 +43,7 @@ def _precompiled(values):
     })
 
 def settings(copts, precompiled):
-    """The copts, and the deps to add, of a target beside the header :<precompiled>."""
+    """Returns the copts and additional deps of a target that uses the header :<precompiled>."""
     if native.repository_name() == "@":
         # Warnings of a consumer's newer compiler must not fail their build.
         copts = copts + ["-Werror"]
@@ -59,7 +59,7 @@ _JOINED = 12
 _JOINED_CUDA = 4
 
 def joined_sources(name, srcs, testonly):
-    """The sources to compile for `srcs`: joined ones, where there are several."""
+    """Returns the sources to compile for `srcs`: joined ones, if there are several."""
     if type(srcs) != "list" or len(srcs) < 2 or [src for src in srcs if not src.endswith(".cc")]:
         return srcs
     joined = []
@@ -84,7 +84,7 @@ def joined_sources(name, srcs, testonly):
     })
 
 def joined_cuda_sources(name, srcs):
-    """Sources for the host's compiler that include `srcs` (.cu), some at a time."""
+    """Returns sources for the host's compiler, each of which includes some of `srcs` (.cu)."""
     wrappers = []
     for begin in range(0, len(srcs), _JOINED_CUDA):
         part = srcs[begin:begin + _JOINED_CUDA]

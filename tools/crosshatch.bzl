@@ -23,9 +23,9 @@
         deps = [":dtype"],
     )
 
-    ch_cc_test(                              # gtest and its main come along
-        name = "unit_test",                  # tests that need nothing of their own
-        srcs = [                             # are one program, compiled as one
+    ch_cc_test(                              # with gtest and its main
+        name = "unit_test",                  # the tests of a package are one
+        srcs = [                             # program, compiled as one file
             "dtype_test.cc",
             "shape_test.cc",
         ],
@@ -35,7 +35,7 @@
         ],
     )
 
-    ch_cuda_library(                         # by nvcc, with --config=cuda
+    ch_cuda_library(                         # compiled by nvcc, with --config=cuda
         name = "copy_cuda",
         srcs = ["copy.cu"],
         deps = [":copy"],                    # its headers
@@ -72,26 +72,29 @@
     ch_gpu_test(                             # with --config=cuda, on a device
         name = "copy_on_gpus_test",
         srcs = ["copy_test.cc"],
-        gpus = 2,                            # left out where there are fewer
+        gpus = 2,                            # skipped if there are fewer
         deps = [":copy_cuda"],
     )
 
-  * A header is always listed in `hdrs`, a private one too (of a private
-    target): only those are found as "crosshatch/<package>/<file>.h".
+  * List every header in `hdrs`, private ones too (of a private target): only
+    those can be included as "crosshatch/<package>/<file>.h".
   * Visibility: private; ["//tensor:__subpackages__"] for the subpackages;
     ["//:users_of_<layer>"] for the layers above; public for the package's API.
   * External labels: @com_google_absl//absl/status, @com_google_absl//absl/...,
     @com_google_googletest//:gtest (in libraries for tests), @eigen, @highway,
     @onednn, @nlohmann_json, @google_benchmark, @mpi, @ucx,
     @protobuf_lite. Eigen, Highway, oneDNN and JSON are for .cc files only.
-  * Tags of tests: "threads" where threads meet, which CI runs under
-    ThreadSanitizer (CONTRIBUTING.md has the rule); "2d" for those that cross FSDP
-    and TP; "fuzz" for those that take $CROSSHATCH_FUZZ_SEED, which tools/nightly
-    repeats; "nightly" for those too long for every change, which it runs;
-    "injected" for those that inject races on purpose, "uninstrumented" for those
-    of a library that synchronizes out of its sight (UCX); ThreadSanitizer runs
-    neither; "cuda_emulation" for those of CUDA's code without a device;
-    "requires-gpu" (by ch_gpu_test) for those on one.
+  * Tags of tests:
+      "threads": starts or synchronizes threads; CI runs it under ThreadSanitizer
+        (CONTRIBUTING.md has the rule).
+      "2d": combines FSDP and TP.
+      "fuzz": reads $CROSSHATCH_FUZZ_SEED; tools/nightly runs it with many seeds.
+      "nightly": takes too long for every change; only tools/nightly runs it.
+      "injected": injects races; not run under ThreadSanitizer.
+      "uninstrumented": uses a library whose synchronization ThreadSanitizer
+        cannot follow (UCX); not run under it.
+      "cuda_emulation": runs CUDA code without a device.
+      "requires-gpu": runs on a device (ch_gpu_test adds it).
   * A kernel uses Highway's run-time dispatch (hwy/foreach_target.h); it gets no
     -march flag, so one binary runs on every machine. Include its own file as
     HWY_TARGET_INCLUDE "tensor/kernels/cpu/add.cc" (from the repository's root).
@@ -135,9 +138,9 @@ def ch_cc_library(name, srcs = [], hdrs = [], deps = [], copts = [], optimised =
       srcs: its sources.
       hdrs: its headers, private ones too.
       deps: what it includes.
-      copts: beside those of every library.
-      optimised: of one for tests (testonly), that it computes for longer than it
-        is compiled: it is then optimised as what it tests is.
+      copts: in addition to those of every library.
+      optimised: whether a testonly library is optimised, because it computes for
+        longer than it takes to compile.
       **kwargs: of the cc_library.
     """
     _check(name, deps)
@@ -207,7 +210,7 @@ def ch_nightly_test(name, program, env, ranks = 1, size = "large", visibility = 
       name: of the test.
       program: a test of the same package.
       env: the variables by which that does all.
-      ranks: that run at one time, at most.
+      ranks: the maximum number of ranks at one time.
       size: of the test.
       visibility: of the test.
     """
@@ -244,16 +247,16 @@ def ch_gpu_test(
         size = "small",
         visibility = None,
         **kwargs):
-    """A GoogleTest test on GPUs that no other test has meanwhile.
+    """A GoogleTest test with exclusive use of its GPUs.
 
-    <name>_program is built with --config=cuda on any machine; the test is left
-    out where //:gpus is less than `gpus`, and <name>.gpus says so (docs/runners.md).
+    <name>_program is built with --config=cuda on any machine. If //:gpus is less
+    than `gpus`, the test is skipped and <name>.gpus prints so (docs/runners.md).
 
     Args:
       name: of the test.
-      gpus: how many it needs: 1, 2, 4 or 8.
+      gpus: the number it needs: 1, 2, 4 or 8.
       tags: of the test.
-      deps: of the program, beside gtest, gmock and their main.
+      deps: of the program, in addition to gtest, gmock and their main.
       copts: of the program.
       size: of the test. Its time does not include the wait for GPUs.
       visibility: of the test and the program.
@@ -281,11 +284,11 @@ def ch_gpu_test(
     )
 
 def ch_gpu_script_test(name, gpus, script, args = [], data = [], tags = [], size = "medium", visibility = None):
-    """A script that tests programs on GPUs that no other test has meanwhile.
+    """A script with exclusive use of its GPUs, which tests programs on them.
 
     Args:
-      name: of the test; left out as that of ch_gpu_test.
-      gpus: how many it needs: 1, 2, 4 or 8.
+      name: of the test; skipped as that of ch_gpu_test.
+      gpus: the number it needs: 1, 2, 4 or 8.
       script: an executable file.
       args: of the script.
       data: what it needs.
@@ -307,11 +310,11 @@ def ch_gpu_script_test(name, gpus, script, args = [], data = [], tags = [], size
 _SECONDS = {"small": 60, "medium": 300, "large": 900}
 
 def _run_on_gpus(name, size, gpus, arguments, data, tags, visibility):
-    """A test that runs `arguments` on GPUs, and what says that it was left out."""
+    """A test that runs `arguments` on GPUs, and the target that reports a skip."""
     sh_test(
         name = name,
         size = size,
-        # run_gpu_test ends it in time.
+        # run_gpu_test has the timeout.
         timeout = "eternal",
         srcs = ["//tools:run_gpu_test"],
         args = [str(gpus), str(_SECONDS[size])] + arguments,
@@ -364,27 +367,29 @@ def ch_rank_test(
         **kwargs):
     """A test that runs up to `ranks` ranks, each a thread of its one process.
 
-    Bazel counts it as that many busy cores, so that rank threads of several
-    tests do not starve each other into time-outs. Each engine and each device
+    Bazel counts it as that many busy cores, so that the rank threads of
+    concurrent tests do not time out. Each engine and each device
     adds targets that run all cases of the same program, except those that skip
     themselves (testing/engine.h).
 
     Args:
       name: of the test.
-      ranks: that run at one time, at most.
-      engines: "local"; "mpi" for <name>_on_mpi, in which each rank is a process,
-        and which wildcards skip where //:mpi is off; "two_hosts" for
-        <name>_on_two_hosts, as those of ch_mpi_test; "nccl" for <name>_on_nccl,
-        whose ranks, at most 8, an emulated NCCL joins, and with --config=cuda
-        <name>_on_nccl_gpus, by the toolkit's NCCL.
-      devices: "cpu"; "cuda" for <name>_on_cuda, whose ranks are on two emulated
-        CUDA devices, and with --config=cuda <name>_on_gpus and <name>_on_2_gpus,
-        whose ranks share one GPU, and two. There is no test on GPUs with the tag
-        "injected".
+      ranks: the maximum number of ranks at one time.
+      engines: any of
+        "local";
+        "mpi": adds <name>_on_mpi, in which each rank is a process. Wildcards skip
+          it if //:mpi is off;
+        "two_hosts": adds <name>_on_two_hosts, as in ch_mpi_test;
+        "nccl": adds <name>_on_nccl, with at most 8 ranks, by an emulated NCCL,
+          and with --config=cuda <name>_on_nccl_gpus, by the toolkit's NCCL.
+      devices: any of
+        "cpu";
+        "cuda": adds <name>_on_cuda, on two emulated CUDA devices, and with
+          --config=cuda <name>_on_gpus and <name>_on_2_gpus, whose ranks share one
+          and two GPUs. Tests with the tag "injected" do not run on GPUs.
       skips: the number of cases that skip themselves, by engine or device.
-      nightly: those of `engines` and `devices` whose test on this machine is for
-        tools/nightly alone.
-      tags: of the test; the others do not have "threads".
+      nightly: those of `engines` and `devices` that only tools/nightly runs.
+      tags: of the test. The added targets have them except for "threads".
       deps: of the ch_cc_test.
       **kwargs: of the ch_cc_test. `size` is that of all targets.
     """
@@ -497,22 +502,22 @@ def ch_mpi_test(
         ucx_on_two_hosts = [],
         visibility = None,
         **kwargs):
-    """A GoogleTest test that runs as processes of an MPI job, every test on each.
+    """A GoogleTest test that runs as an MPI job, in which each process runs all cases.
 
-    One program, <name>_program, and a test <name>_<n> for each n of `ranks`,
-    which starts mpirun itself. :<name> is all of them. Skipped by wildcards
-    where //:mpi is off.
+    Creates the program <name>_program, a test <name>_<n> for each n of `ranks`,
+    which starts mpirun, and the suite :<name>. Wildcards skip them if //:mpi is
+    off.
 
     Args:
       name: of the suite.
       ranks: the numbers of processes, a list.
       tags: of the tests; Bazel counts each as that many busy cores.
-      deps: of the program, beside gtest, gmock and their main.
+      deps: of the program, in addition to gtest, gmock and their main.
       copts: of the program.
-      seconds: that one job may take.
-      two_hosts: numbers of processes for a test <name>_<n>_on_two_hosts each, of
-        which half are in another network namespace, reached by TCP; where the
-        machine has no such the test says so, and passes.
+      seconds: the timeout of one job.
+      two_hosts: numbers of processes; adds a test <name>_<n>_on_two_hosts for
+        each, with half of the processes in another network namespace, reached by
+        TCP. If the machine has no namespaces, the test prints so and passes.
       ucx: as `ranks`, for tests <name>_<n>_by_ucx, with the variable
         CROSSHATCH_TEST_TRANSPORT=ucx.
       ucx_on_two_hosts: the same of `two_hosts`.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tests run on the GPUs that there are: --//:gpus=N.
+"""Selects the tests that run on this machine's GPUs: --//:gpus=N.
 
-Without the flag N is how many the machine has. A test that needs more is left
-out of wildcards, and its <name>.gpus, which wildcards build as well, says so.
+By default N is the number of GPUs of the machine. Wildcards skip a test that
+needs more, and its <name>.gpus, which wildcards also build, prints so.
 """
 
 load("@local_config_cuda//:defs.bzl", "CUDA_DEVICES", "NCCL_VERSION")
@@ -13,7 +13,7 @@ GPU_COUNTS = [1, 2, 4, 8]
 # Whether ranks may share a GPU with NCCL.
 NCCL_SHARES_GPUS = NCCL_VERSION >= 23000
 
-_Gpus = provider(doc = "How many GPUs tests may have.", fields = ["count"])
+_Gpus = provider(doc = "The number of GPUs for tests.", fields = ["count"])
 
 def _gpus_flag_impl(ctx):
     if ctx.build_setting_value < 0:
@@ -38,7 +38,7 @@ _at_least = rule(
 )
 
 def gpu_settings():
-    """The flag //:gpus, and what needs_gpus asks. For the root package."""
+    """Defines the flag //:gpus and the settings that needs_gpus reads, in the root package."""
     _gpus_flag(
         name = "gpus",
         build_setting_default = CUDA_DEVICES,
@@ -60,7 +60,7 @@ def gpu_settings():
         )
 
 def needs_gpus(count):
-    """target_compatible_with of a test that needs so many GPUs, one of GPU_COUNTS."""
+    """Returns target_compatible_with of a test that needs `count` GPUs, one of GPU_COUNTS."""
     if count not in GPU_COUNTS:
         fail("a test may need one of {} GPUs, not {}".format(GPU_COUNTS, count))
     return select({
@@ -81,7 +81,7 @@ def _gpu_requirement_impl(ctx):
         ))
 
 gpu_requirement = rule(
-    doc = "Says, when it is built, that a test was left out, if it was.",
+    doc = "If a test is skipped, prints so when it is built.",
     implementation = _gpu_requirement_impl,
     attrs = {
         "count": attr.int(mandatory = True, doc = "GPUs that the test needs."),

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ladder of packages: which top-level package may depend on which.
+"""The layers: which top-level package may depend on which.
 
-This table is the one place that says so. The macros of crosshatch.bzl refuse a
-dependency that goes up the ladder, the package groups of //:BUILD (visibility)
-are made from it, and //tests:layers_test checks the resulting build graph.
+This table is the only definition. The macros of crosshatch.bzl refuse a
+dependency on a higher layer, the package groups of //:BUILD (visibility) follow
+from the table, and //tests:layers_test checks the resulting build graph.
 """
 
 _THROUGH_NN = ["base", "tensor", "comm", "mesh", "dtensor", "nn"]

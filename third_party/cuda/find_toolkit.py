@@ -73,7 +73,7 @@ def flags_of(stem, libs):
 
 
 def toolkit_at(place):
-    """Returns the toolkit, or a string that says what is missing."""
+    """Returns the toolkit, or a string that names what is missing."""
     parts = parts_of(place)
     if not parts:
         return "no bin/nvcc"
