@@ -51,7 +51,7 @@ TEST(CheckDeathTest, IsPassedToTheHandlerAndPrintedOnlyIfThatDoesNot) {
   };
   const std::string said =
       "[^\n]*check_test.cc:[0-9]+: check failed: 1 > 2 alas";
-  // GoogleTest prints what the program did in front.
+  // GoogleTest prints the program's output before the message.
   EXPECT_DEATH(fail(true), "handled: <" + said + ">\n$");
   EXPECT_DEATH(fail(false), "handled: <" + said + ">\n" + said + "\n$");
   {

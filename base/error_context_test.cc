@@ -28,7 +28,7 @@ class Link final : public ErrorContext {
   const char* const op_name_;
 };
 
-TEST(ErrorContextTest, SaysTheInnermostOfEachKind) {
+TEST(ErrorContextTest, ReturnsTheInnermostOfEachKind) {
   EXPECT_EQ(ErrorContext::DescribeCurrent(), "");
   EXPECT_EQ(RunningModule(), nullptr);
   const Link rank(ErrorContext::Kind::kRank, "rank 1");
@@ -38,7 +38,7 @@ TEST(ErrorContextTest, SaysTheInnermostOfEachKind) {
     const Link op(ErrorContext::Kind::kOp, "op matmul");
     EXPECT_EQ(ErrorContext::DescribeCurrent(),
               "rank 1, module layers.0.up (Linear), op matmul");
-    std::string elsewhere = "not asked";
+    std::string elsewhere = "not queried";
     std::thread([&] { elsewhere = ErrorContext::DescribeCurrent(); }).join();
     EXPECT_EQ(elsewhere, "");
   }

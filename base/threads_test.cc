@@ -25,7 +25,7 @@ TEST(StartThread, RunsTheBody) {
   EXPECT_TRUE(ran);
 }
 
-TEST(StartThread, SaysWhichThreadTheSystemHasNoRoomFor) {
+TEST(StartThread, NamesTheThreadThatCannotStart) {
   const FewThreadsScope scope(0);
   const absl::StatusOr<std::thread> thread =
       StartThread("the thread of rank 3", [] {});

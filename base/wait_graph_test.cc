@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 
-/// A graph that records who was told of a stall and why.
+/// A graph that records the agents notified of a stall, and the reasons.
 class Recorder {
  public:
   AgentId Host(int rank) { return graph.AddAgent(rank, "host", kNoAgent); }
@@ -47,7 +47,7 @@ TEST(WaitGraph, WaitForARunningAgentIsNoStall) {
   EXPECT_THAT(r.stalled, IsEmpty());
 }
 
-TEST(WaitGraph, CycleTellsBothWithAReadableChain) {
+TEST(WaitGraph, CycleNotifiesBothWithAReadableChain) {
   Recorder r;
   const AgentId a = r.Host(0), b = r.Host(1);
   r.Wait(a, {b}, "all_reduce #0 of x");

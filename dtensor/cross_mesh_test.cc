@@ -201,7 +201,7 @@ TEST(CrossMesh, CountsTheCopyOfExpandedTensors) {
               });
 }
 
-TEST(CrossMesh, TakesTheGradientInTheLayoutGiven) {
+TEST(CrossMesh, AcceptsTheGradientInTheGivenLayout) {
   OnTwoMeshes(
       4, {{2}, {0, 1}}, {{3}, {1, 2, 3}},
       [](World&, const DeviceMesh& from_mesh, const DeviceMesh& to_mesh) {

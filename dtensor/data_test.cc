@@ -24,7 +24,7 @@ namespace {
 
 // Every layout from every rank: the values are the source's, and a rank
 // receives only its part.
-TEST(DistributeTensorFrom, TakesTheSourcesValues) {
+TEST(DistributeTensorFrom, DistributesTheSourcesValues) {
   OnMeshes({{1}, {3}, {2, 2}}, [](const DeviceMesh& mesh) {
     const int rank = mesh.world().rank();
     int round = 0;

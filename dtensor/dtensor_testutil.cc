@@ -133,7 +133,7 @@ std::string Differs(const Tensor& actual, const Tensor& dense,
                     double tolerance) {
   if (!actual.defined()) return "undefined";
   if (actual.sizes() != dense.sizes() || actual.dtype() != dense.dtype()) {
-    return absl::StrCat(actual.Describe(), " beside ", dense.Describe());
+    return absl::StrCat(actual.Describe(), " compared with ", dense.Describe());
   }
   const auto as_doubles = [](const Tensor& t) {
     NoGrad no_grad;

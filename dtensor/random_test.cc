@@ -64,7 +64,7 @@ TEST(Random, DiffersBySeedNameAndStep) {
   EXPECT_NE(RandomKeyOf(1, "ab"), RandomKeyOf(1, "ba"));
 }
 
-TEST(Random, HasTheMomentsAskedFor) {
+TEST(Random, HasTheRequestedMoments) {
   const int n = 100000;
   const Tensor t = Empty({n});
   FillNormal(t, 5, "n", 2, 3);

@@ -209,7 +209,7 @@ TEST(DeviceMesh, AbortBeforeTheFirstGroupFailsTheJob) {
   EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << status;
 }
 
-TEST(DeviceMesh, StandsForAnyRankOfADryRun) {
+TEST(DeviceMesh, IsThatOfAnyRankOfADryRun) {
   const absl::Status status =
       RunFake({.world_size = 4096, .rank = 1234}, [](World& world) {
         auto mesh = InitDeviceMesh(

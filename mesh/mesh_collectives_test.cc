@@ -52,7 +52,7 @@ TEST(SumOverMesh, AddsInDoublePrecisionOverTheRanksOfTheMeshAlone) {
   });
 }
 
-TEST(SumOverMesh, LeavesATensorAsItIs) {
+TEST(SumOverMesh, DoesNotChangeATensor) {
   OnMesh({3}, [](const DeviceMesh& mesh) -> absl::Status {
     for (const DType dtype : {kFloat64, kFloat32, kInt64}) {
       const Tensor mine = Full({2}, mesh.world().rank() + 1, dtype);

@@ -87,7 +87,7 @@ TEST_F(AllocatorTest, MovesHandTheLeaseOver) {
   EXPECT_EQ(allocator_->stats().current_total, 0);
 }
 
-TEST_F(AllocatorTest, AccountsTheBytesAskedForByClass) {
+TEST_F(AllocatorTest, AccountsRequestedBytesByClass) {
   const auto current = [&](MemoryClass memory_class) {
     return allocator_->stats().current[static_cast<size_t>(memory_class)];
   };
@@ -287,7 +287,7 @@ class SmallMemory : public MemorySource {
 
 constexpr int64_t kKiB = 1024;
 
-TEST_F(AllocatorTest, WhatIsFreeGoesBackWhereThereIsNoMore) {
+TEST_F(AllocatorTest, FreeMemoryIsReturnedIfThereIsNoMore) {
   int64_t wrong = 0;
   auto memory = std::make_unique<SmallMemory>(10 * kKiB, &wrong);
   const SmallMemory& source = *memory;
@@ -310,7 +310,7 @@ TEST_F(AllocatorTest, WhatIsFreeGoesBackWhereThereIsNoMore) {
   }
 }
 
-TEST_F(AllocatorTest, NothingGoesBackWhileThereIsMore) {
+TEST_F(AllocatorTest, NoMemoryIsReturnedWhileThereIsMore) {
   int64_t wrong = 0;
   auto memory = std::make_unique<SmallMemory>(9 * kKiB, &wrong);
   auto allocator = MakeCachingAllocator(Device::Cpu(), std::move(memory));
@@ -326,7 +326,7 @@ TEST_F(AllocatorTest, NothingGoesBackWhileThereIsMore) {
 }
 
 // Late tasks write to their blocks, on their own stream and on another.
-TEST_F(AllocatorTest, WhatIsInUseGoesBackWhenThatIsDone) {
+TEST_F(AllocatorTest, MemoryInUseIsReturnedAfterItsLastUse) {
   int64_t wrong = 0;
   for (uint64_t seed = 1; seed <= 5; ++seed) {
     auto home = MakeQueueStream("home", {.adversarial_seed = seed});
@@ -369,7 +369,7 @@ class MemoryLog : public MemoryListener {
   const SmallMemory& source_;
 };
 
-TEST_F(AllocatorTest, ListenersHearOfMemoryBeforeItGoes) {
+TEST_F(AllocatorTest, ListenersAreNotifiedBeforeMemoryIsReturned) {
   int64_t wrong = 0;
   auto memory = std::make_unique<SmallMemory>(8 * kKiB, &wrong);
   MemoryLog log(*memory);
@@ -465,7 +465,7 @@ TEST(AccountingAllocatorTest, AccountsAsTheCpuAllocatorDoes) {
   }
 }
 
-TEST(AccountingAllocatorTest, HandsOutNoMemory) {
+TEST(AccountingAllocatorTest, AllocatesNoMemory) {
   KernelContext context;
   auto compute = MakeInlineStream("compute", &context);
   auto allocator = MakeAccountingAllocator();
@@ -491,7 +491,7 @@ class PoorAllocator : public Allocator {
   void Return(Block&) override {}
 };
 
-TEST_F(AllocatorDeathTest, OutOfMemorySaysWhatIsInUse) {
+TEST_F(AllocatorDeathTest, OutOfMemoryReportsTheMemoryInUse) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   PoorAllocator poor;
   const Block block = poor.Allocate(5, MemoryClass::kGradient, *compute_);
@@ -501,7 +501,7 @@ TEST_F(AllocatorDeathTest, OutOfMemorySaysWhatIsInUse) {
                "blocks were given back before");
 }
 
-TEST_F(AllocatorDeathTest, OutOfMemorySaysWhatWasGivenBack) {
+TEST_F(AllocatorDeathTest, OutOfMemoryReportsTheReturnedMemory) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   int64_t wrong = 0;
   auto allocator = MakeCachingAllocator(

@@ -186,7 +186,7 @@ class BackwardEngine::Slots final : public GradientSlots {
     const Tensor* leaf = engine_.DirectLeaf(TaskAt(i));
     if (leaf == nullptr) return nullptr;
     CH_CHECK(!target.destination.tensor.defined())
-        << node_.name() << " asked twice for the destination of gradient " << i;
+        << node_.name() << " requested the destination twice: gradient " << i;
     target.destination = engine_.AcquireDestination(*leaf);
     return &target.destination;
   }

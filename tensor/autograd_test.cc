@@ -244,7 +244,7 @@ TEST(HookTest, MayRunABackwardOfItsOwn) {
   EXPECT_THAT(x.grad().ToVector<double>(), ElementsAre(6));
 }
 
-TEST(GradientsTest, LeaveLeavesAlone) {
+TEST(GradientsTest, DoNotAccumulateInLeaves) {
   const Tensor x = Leaf({1, 2});
   const Tensor w = Leaf({3, 4});
   const Tensor unused = Leaf({5});
@@ -470,7 +470,7 @@ TEST(BackwardTest, AddsToExpandedGradientsOfNoElements) {
     for (const auto& loss : losses) {
       for (const bool is_leaf : {true, false}) {
         const Tensor leaf = Ones(sizes, kFloat64).set_requires_grad(true);
-        // The second adds to what the leaf has of the first.
+        // The second adds to the gradient of the first.
         for (int i = 0; i < 2; ++i) {
           const Tensor h = is_leaf ? leaf : Mul(leaf, 2.0);
           ASSERT_TRUE(Backward(loss(h)).ok());

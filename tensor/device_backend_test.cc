@@ -35,7 +35,7 @@ class Partial final : public DeviceBackend {
   }
 };
 
-TEST(KernelTableTest, KnowsWhatItLacks) {
+TEST(KernelTableTest, ListsTheMissingKernels) {
   EXPECT_THAT(MissingKernels(CpuBackend().kernels()), IsEmpty());
   KernelTable table = CpuBackend().kernels();
   table.gather = nullptr;
@@ -64,7 +64,7 @@ TEST(DeviceBackendTest, ARankComputesOnItsBackend) {
   EXPECT_THAT(x.ToVector<float>(), ElementsAre(42));
 }
 
-TEST(DeviceBackendTest, TheCpuIsWhereNothingElseIsSaid) {
+TEST(DeviceBackendTest, TheCpuIsTheDefault) {
   RankContext rank({});
   EXPECT_EQ(&rank.backend(), &CpuBackend());
   EXPECT_EQ(rank.device(), Device::Cpu());

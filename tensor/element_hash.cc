@@ -17,7 +17,7 @@ std::string HashOfElements(const Tensor& local) {
   const NoGrad no_grad;
   const Tensor row_major = Contiguous(local);
   const int64_t element = SizeOf(row_major.dtype());
-  // Bounds the memory if the host has to copy what it reads.
+  // Bounds the memory if the host must copy the elements.
   constexpr int64_t kMostBytes = int64_t{16} << 20;
   auto hash = static_cast<uint64_t>(row_major.numel() * element);
   for (int64_t first = 0; first < row_major.numel();) {

@@ -81,7 +81,7 @@ uint64_t FaultInjectorTest::SeedThatFinds(Fault fault) {
   return 0;
 }
 
-TEST_P(FaultInjectorTest, ChangesNothingUnlessTold) {
+TEST_P(FaultInjectorTest, ChangesNothingByDefault) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     const Outcome run = RunWith({}, seed);
     EXPECT_EQ(run.wrong, 0);
@@ -111,7 +111,7 @@ TEST_P(FaultInjectorTest, FindsADroppedWaitUnlessAnotherCoversIt) {
   EXPECT_EQ(covered, 1);
 }
 
-TEST_P(FaultInjectorTest, FindsWhatIsWrongWithALease) {
+TEST_P(FaultInjectorTest, ReportsAWrongLease) {
   const IssueLog log = RunWith({}, 1).log;
   int uses = 0;
   for (size_t i = 0; i < log.leases.size(); ++i) {

@@ -55,7 +55,7 @@ TEST(HostAccessTest, APoisonedRankWritesNothing) {
   EXPECT_FALSE(written);
 }
 
-TEST(HostAccessTest, WhatIsOffloadedLiesInHostMemory) {
+TEST(HostAccessTest, OffloadedTensorsAreInHostMemory) {
   RankContext rank({.backend = &Backend()});
   const RankContextScope scope(&rank);
   const Tensor x = FromValues<float>({3}, {1, 2, 3});

@@ -99,7 +99,8 @@ bool IssueLog::NextLeaseIsOrdered(int64_t index) const {
                return follower.IsAfter(issue.stream, u);
              });
     }
-    if (issue.index != index) continue;  // A wait's too, which says nothing.
+    if (issue.index != index)
+      continue;  // Also a wait's, which has no description.
     if (issue.kind == Issue::Kind::kLease) begun = true;
     if (issue.kind == Issue::Kind::kUse) uses.push_back(issue.point);
     if (issue.kind == Issue::Kind::kReturn) returned = true;

@@ -34,7 +34,7 @@ TEST(LaunchTest, IssuesToTheCurrentStream) {
 
 // The input of a skipped kernel may not have been written. A kernel that checks
 // its indices must not end the process before the error is reported.
-TEST(LaunchTest, APoisonedRankSkipsWhatIsStillToRun) {
+TEST(LaunchTest, APoisonedRankSkipsLaterKernels) {
   for (const uint64_t seed : {0, 1}) {
     RankContext rank({.adversarial_seed = seed});
     const RankContextScope scope(&rank);
@@ -55,7 +55,7 @@ TEST(LaunchTest, APoisonedRankSkipsWhatIsStillToRun) {
   }
 }
 
-TEST(LaunchTest, ADryRunAsksForMemoryAndRunsNothing) {
+TEST(LaunchTest, ADryRunAllocatesTheWorkspaceAndRunsNothing) {
   RankContext rank({.dry_run = true});
   const RankContextScope scope(&rank);
   internal::Launch(&KernelTable::fill, FillArgs{.shape = {1, {100}}});

@@ -75,7 +75,7 @@ TEST(PrintTest, ShortensLongOnes) {
       << text;
 }
 
-TEST(PrintTest, SaysWhyThereAreNoValues) {
+TEST(PrintTest, PrintsWhyThereAreNoValues) {
   EXPECT_EQ(ToString(Tensor()), "an undefined tensor");
   EXPECT_EQ(ToString(Deferred({2}, kFloat32, "nobody")),
             "f32[2] on meta\n(no memory yet)");

@@ -143,7 +143,7 @@ TEST(RankContextTest, KeepsTheFirstErrorFromAnyThread) {
   EXPECT_EQ(runs, 1);
 }
 
-TEST(RankContextTest, TellsTheWaitGraph) {
+TEST(RankContextTest, RegistersWithTheWaitGraph) {
   WaitGraph graph;
   const AgentId peer = graph.AddAgent(1, "host", kNoAgent);
   bool stalled = false;

@@ -16,7 +16,7 @@
 namespace crosshatch {
 namespace {
 
-/// One run of a part of forward, and what is needed to recompute it.
+/// One run of a part of forward, with the inputs and state to recompute it.
 class Region final : public SavedTensorStore,
                      public std::enable_shared_from_this<Region> {
  public:

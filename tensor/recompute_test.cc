@@ -115,7 +115,7 @@ TEST(RecomputedTest, NestsAtAnyDepth) {
   EXPECT_EQ(gradients[0], gradients[1]);
 }
 
-TEST(RecomputedTest, KnowsTheSecondRun) {
+TEST(RecomputedTest, DetectsTheSecondRun) {
   std::vector<bool> seen;
   const Tensor x = Leaf({2}, 1);
   const auto inner = [&](TensorSpan in) -> TensorList {
@@ -241,7 +241,7 @@ TEST(RecomputedTest, FindsWhatItCapturedInForward) {
   }
 }
 
-TEST(RecomputedTest, NamesWhatIsNotTheSame) {
+TEST(RecomputedTest, NamesTheDifference) {
   const Tensor x = Leaf({2}, 1);
   int calls = 0;
   const auto other_count = [&](TensorSpan in) -> TensorList {

@@ -39,7 +39,7 @@ TEST(WriteGuardTest, LetsReadersEndBeforeTheFirstWrite) {
   EXPECT_EQ(calls, 1);
 }
 
-TEST(WriteGuardTest, EachOfSeveralIsAsked) {
+TEST(WriteGuardTest, NotifiesEachOfSeveral) {
   const Tensor a = Full({4}, 1);
   int calls = 0;
   const WriteGuard first({a.storage()}, [&] { ++calls; });

@@ -216,8 +216,8 @@ ViewResult FinishView(const Op& op, const Tensor& input,
   return {*std::move(strides), std::move(info)};
 }
 
-// Returns the part of a result that is not a view: contiguous, and in its own
-// memory, whatever the op or the user's program returned.
+// Returns a result's part, if it is not a view: contiguous and in its own
+// memory. Copies `part` if the op or the user's program returned another.
 Tensor OwnPart(Tensor&& part, TensorSpan inputs) {
   const bool shared =
       !(part.IsOnlyHandle() && part.storage().use_count() == 1) &&

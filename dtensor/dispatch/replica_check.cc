@@ -44,8 +44,9 @@ struct Part {
   std::string local;     // The local shape, and a hash of the elements.
 };
 
-// Integers compared so far, by hashes of what the ranks of a mesh share, so
-// that all ranks find the same ones new; and those that wait for comparison.
+// The integers compared so far, and those that wait for comparison. The hashes
+// depend only on values that the ranks of a mesh share, so all ranks decide
+// alike which are new.
 struct Compared final : RankContext::Extension {
   absl::flat_hash_set<size_t> seen;
   std::vector<std::pair<DeviceMesh, std::vector<Part>>> waiting;

@@ -71,7 +71,7 @@ FactorRule Sum(const RuleCall& call) {
   return PointwiseFactors(call, Linearity::kAdditive);
 }
 
-TEST(SolveFactors, TakesWhatTheInputsAgreeOn) {
+TEST(SolveFactors, KeepsLayoutsThatTheInputsShare) {
   // Column-wise, row-wise, both with split rows.
   EXPECT_EQ(Solve({{{4, 4}, "[R,R]"}, {{4, 4}, "[R,S(1)]"}}, Product),
             "[R,R] [R,S(1)] -> [R,S(1)]");
@@ -81,7 +81,7 @@ TEST(SolveFactors, TakesWhatTheInputsAgreeOn) {
             "[S(0),R] [R,S(1)] -> [S(0),S(1)]");
 }
 
-TEST(SolveFactors, SlicesWhatIsWhole) {
+TEST(SolveFactors, SlicesReplicatedInputs) {
   EXPECT_EQ(Solve({{{4, 4}, "[R,S(1)]"}, {{4, 4}, "[R,R]"}}, Product),
             "[R,S(1)] [R,S(0)] -> [R,P(sum)]");
 }

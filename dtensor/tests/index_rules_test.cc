@@ -79,7 +79,7 @@ TEST(IndexRules, LookUpInASplitDimGivesASum) {
 }
 
 // Gathers one row per index, e.g. for the rows of a batch.
-TEST(IndexRules, PlacesStaySplit) {
+TEST(IndexRules, IndicesStaySplit) {
   OnMesh({3}, [](const DeviceMesh& mesh) {
     const Layout whole = Whole(mesh, 2);
     const Layout rows = whole.WithShard(0, 0);

@@ -73,7 +73,7 @@ absl::Status ReadIndicesThatDidNotCome(World& world, const IndexOp& op) {
 
 class PoisonedOpsTest : public ::testing::TestWithParam<IndexOp> {};
 
-TEST_P(PoisonedOpsTest, TellOfBothSides) {
+TEST_P(PoisonedOpsTest, NameBothSides) {
   for (const uint64_t seed : {0, 1}) {
     std::vector<absl::Status> statuses(2);
     const absl::Status run =

@@ -204,7 +204,7 @@ TensorList AttentionOp::Forward(TensorSpan inputs) const {
 std::shared_ptr<Node> AttentionOp::Differentiate(TensorSpan inputs,
                                                  TensorSpan outputs) const {
   constexpr size_t kSaved = 8;
-  // Lists the inputs of the gradient that are defined, and marks the others.
+  // Lists the defined inputs of the gradient, and marks the undefined ones.
   size_t count = 2;
   std::array<bool, kSaved> is_there = {false, false, false, true, true};
   for (size_t i = 0; i < inputs.size(); ++i, ++count) {

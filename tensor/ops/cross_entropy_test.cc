@@ -41,7 +41,7 @@ TEST(CrossEntropyTest, ComputesInFloat32) {
   EXPECT_EQ(CrossEntropy(Zeros({1, 3}, kFloat64), targets).dtype(), kFloat64);
 }
 
-TEST(CrossEntropyTest, LeavesIgnoredTargetsOut) {
+TEST(CrossEntropyTest, IgnoresTargets) {
   const Tensor logits =
       FromValues<double>({3, 2}, {1, 2, 5, 5, 3, 4}).set_requires_grad(true);
   const Tensor targets = FromValues<int64_t>({3}, {0, -100, 0});

@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::Each;
 
-TEST(DropoutTest, DropsTheShareAskedFor) {
+TEST(DropoutTest, DropsTheRequestedShare) {
   constexpr int64_t kCount = 100000;
   for (double p : {0.1, 0.5, 0.9}) {
     int64_t kept = 0;
@@ -55,7 +55,7 @@ TEST(DropoutTest, HasGradients) {
   EXPECT_TRUE(GradGradcheck(fn, {RandomInput({3, 4}, 1)}));
 }
 
-TEST(DropoutDeathTest, RefusesWhatIsNoShare) {
+TEST(DropoutDeathTest, RefusesProbabilitiesOutOfRange) {
   EXPECT_DEATH(Dropout(Ones({2}), 1.5, 0, 0), "dropout of .* with p = 1.5");
 }
 

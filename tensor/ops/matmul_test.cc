@@ -348,7 +348,7 @@ TEST(GroupedMatMulTest, Gradients) {
   EXPECT_TRUE(GradGradcheck(outer, rows));
 }
 
-TEST(GroupedMatMulDeathTest, SaysWhatDoesNotFit) {
+TEST(GroupedMatMulDeathTest, NamesTheSizesThatDoNotMatch) {
   EXPECT_DEATH(GroupedMatMul(Ones({4, 3}), Ones({2, 5, 6}), {0, 2, 4}),
                "grouped_matmul of \\[4, 3\\] by \\[2, 5, 6\\]");
   EXPECT_DEATH(GroupedMatMul(Ones({4, 3}), Ones({2, 3, 6}), {0, 4}),

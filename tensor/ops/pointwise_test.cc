@@ -332,7 +332,7 @@ TEST(SubscriptTest, TakesElementsAndRanges) {
   EXPECT_EQ(x[1].storage(), x.storage());
 }
 
-TEST(SubscriptDeathTest, NamesWhatIsNotThere) {
+TEST(SubscriptDeathTest, NamesTheMissingIndex) {
   const Tensor x = Ones({2, 3});
   EXPECT_DEATH((void)x[2], "select.*2");
   EXPECT_DEATH((void)(x[{0, 0, 0}]), "3 indices of f32\\[2, 3\\]");

@@ -45,7 +45,7 @@ TEST(ReduceTest, ReducesAnyDims) {
   EXPECT_THAT(Sum(Full({}, 3)).ToVector<float>(), ElementsAre(3));
 }
 
-TEST(ReduceTest, GivesTheDTypesItSays) {
+TEST(ReduceTest, GivesTheDocumentedDTypes) {
   EXPECT_EQ(Sum(Ones({2}, kBFloat16)).dtype(), kBFloat16);
   EXPECT_EQ(Sum(Ones({2}, kInt32)).dtype(), kInt64);
   EXPECT_THAT(Sum(Ones({3}, kBool)).ToVector<int64_t>(), ElementsAre(3));
@@ -406,7 +406,7 @@ TEST(LogSumExpTest, HasGradients) {
       Each(0.5));
 }
 
-TEST(AnyTest, AsksForElementsOtherThanZero) {
+TEST(AnyTest, IsTrueForElementsOtherThanZero) {
   const Tensor a = FromValues<float>({3, 2}, {0, 0, 0, -2, 1, 2});
   EXPECT_EQ(Any(a).dtype(), kBool);
   const auto values = [](const Tensor& t) {

@@ -34,7 +34,7 @@ TEST(CumSumTest, SumsAlongAnyDim) {
   EXPECT_DEATH(CumSum(Full({}, 3), 1), "cumsum: dim 1");
 }
 
-TEST(CumSumTest, GivesTheDTypesItSays) {
+TEST(CumSumTest, GivesTheDocumentedDTypes) {
   EXPECT_THAT(CumSum(Ones({3}, kBool), 0).ToVector<int64_t>(),
               ElementsAre(1, 2, 3));
   EXPECT_EQ(CumSum(Ones({3}, kInt32), 0).dtype(), kInt64);

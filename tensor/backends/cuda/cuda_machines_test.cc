@@ -85,7 +85,7 @@ TEST(CudaPeersTest, DevicesReachOneAnotherAndNotTheHost) {
               HasSubstr("the host cannot address the memory of cuda:0"));
 }
 
-TEST(CudaOptionsTest, ComputesInTf32WhereItIsAskedTo) {
+TEST(CudaOptionsTest, ComputesInTf32IfRequested) {
   for (bool tf32 : {false, true}) {
     const DeviceBackend* const backend = *CudaBackend(0, {.tf32 = tf32});
     EXPECT_EQ(backend, *CudaBackend(0, {.tf32 = tf32}));
@@ -105,7 +105,7 @@ TEST(CudaDryRunDeathTest, TheOneOfDryRunsComputesNothing) {
 }
 
 // The workspace of a kernel is known without a device.
-TEST(CudaDryRunTest, AccountsWhatKernelsAskFor) {
+TEST(CudaDryRunTest, AccountsTheWorkspacesOfKernels) {
   RankContext context({.backend = &CudaBackendForDryRuns(), .dry_run = true});
   const RankContextScope scope(&context);
   const Tensor x = MatMul(Ones({6, 5}), Ones({5, 7}));

@@ -34,7 +34,7 @@ TEST(ChoiceCacheTest, ForgetsTheOldestOfTooMany) {
   EXPECT_EQ(cache.made(), 4);
 }
 
-TEST(ChoiceCacheTest, ThreadsThatAskAtOnceGetOneChoice) {
+TEST(ChoiceCacheTest, ConcurrentCallsGetOneChoice) {
   ChoiceCache<int, int> cache(2);
   std::vector<int> got(4);
   std::vector<std::thread> threads;

@@ -184,7 +184,7 @@ TEST(CudaGemmTest, TheLibraryAddsToTheDestinationOfAGradient) {
 
 // Each operand has a relative error of up to 2^-11, and a product twice that
 // and its square.
-TEST(CudaGemmTest, Tf32RoundsWhatIsMultiplied) {
+TEST(CudaGemmTest, Tf32RoundsTheFactors) {
   CudaKernelContext& context = CudaContextOf(kernel_test::Context());
   for (DType dtype : {kFloat32, kFloat64, kBFloat16}) {
     Product exact(9, 11, 50, dtype, dtype);
