@@ -65,7 +65,7 @@ TEST_P(LoaderTest, FeedsARank) {
   // [loader]
   std::thread loader([&] {
     for (int step = 0; step < kSteps; ++step) {
-      // The loader drops some of its tensors itself.
+      // Some of what the loader makes it drops itself.
       const Tensor scaled = Mul(FromValues<float>({4}, Batch(step)), 2.0);
       queue.Push(Add(scaled, Full({4}, 1)));
     }
