@@ -13,22 +13,11 @@
 
 #include "crosshatch/base/check.h"
 #include "crosshatch/emulation/device_memory.h"
+#include "crosshatch/emulation/graph_capture.h"
 #include "crosshatch/emulation/idle_runtime.h"
 #include "crosshatch/emulation/stream_queue.h"
 
 namespace crosshatch {
-
-struct CudaStreamState {
-  int device = 0;
-  emulation::StreamQueue queue;
-  // The seed of the thread order of its kernels, set by the issuing thread.
-  std::atomic<uint64_t> seed{0};
-};
-
-struct CudaEventState {
-  std::mutex mutex;
-  emulation::QueuePoint point;
-};
 
 namespace emulation {
 namespace {
@@ -64,6 +53,7 @@ struct Machine {
   std::atomic<int64_t> host_functions{0};
   std::atomic<int64_t> allocations{0};
   std::atomic<int64_t> synchronizations{0};
+  std::atomic<int64_t> graph_launches{0};
 
   /// Returns the pinned allocation that may contain `address`.
   MemoryRange PinnedRangeOf(uintptr_t address) {
@@ -103,11 +93,6 @@ Machine& TheMachine() {
   return *machine;
 }
 
-cudaError_t Return(cudaError_t error) {
-  if (error != cudaSuccess) last_error = error;
-  return error;
-}
-
 bool IsDevice(int device) {
   return device >= 0 && device < static_cast<int>(TheMachine().devices.size());
 }
@@ -124,40 +109,55 @@ DeviceState& DeviceOf(cudaStream_t stream) {
 
 std::atomic<int> idle_scopes{0};
 
-/// Issues work of the stream's device, which may access its memory and that of
-/// peers.
-cudaError_t IssueDeviceWork(cudaStream_t stream, StreamQueue::Task task) {
-  if (idle_scopes.load(std::memory_order_relaxed) > 0) return cudaSuccess;
-  DeviceState& device = DeviceOf(stream);
-  Machine& machine = TheMachine();
-  if (machine.has_failed) return Return(cudaErrorLaunchFailure);
-  const absl::Status issued = stream->queue.Issue(
-      [&device, &machine, task = std::move(task)]() mutable {
-        if (machine.has_failed) return;
-        const DeviceAccess access(device.memory);
-        std::vector<std::unique_ptr<DeviceAccess>> to_peers;
-        std::vector<const DeviceMemory*> memories = {&device.memory};
-        {
-          std::lock_guard<std::mutex> lock(device.mutex);
-          for (int peer : device.peers) {
-            memories.push_back(
-                &machine.devices[static_cast<size_t>(peer)]->memory);
-            to_peers.push_back(
-                std::make_unique<DeviceAccess>(*memories.back()));
-          }
-        }
-        const auto find = [&](uintptr_t address) -> MemoryRange {
-          for (const DeviceMemory* memory : memories) {
-            const MemoryRange range = memory->RangeOf(address);
-            if (range.bytes > 0) return range;
-          }
-          return machine.PinnedRangeOf(address);
-        };
-        const Reach reach(find);
-        task();
-      },
-      /*may_block=*/false);
+/// Issues work to a stream, or captures it.
+cudaError_t Submit(cudaStream_t stream, StreamQueue::Task work, bool may_block,
+                   bool is_kernel = false) {
+  if (stream->capture != nullptr) {
+    if (stream->capture->is_invalid) {
+      return Return(cudaErrorStreamCaptureInvalidated);
+    }
+    stream->capture->Add(stream, std::move(work), is_kernel);
+    return cudaSuccess;
+  }
+  const absl::Status issued = stream->queue.Issue(std::move(work), may_block);
   return issued.ok() ? cudaSuccess : Return(cudaErrorMemoryAllocation);
+}
+
+/// Returns `task` as work of a device, which may access its memory and that of
+/// peers.
+StreamQueue::Task DeviceWork(DeviceState& device, StreamQueue::Task task) {
+  Machine& machine = TheMachine();
+  return [&device, &machine, task = std::move(task)]() mutable {
+    if (machine.has_failed) return;
+    const DeviceAccess access(device.memory);
+    std::vector<std::unique_ptr<DeviceAccess>> to_peers;
+    std::vector<const DeviceMemory*> memories = {&device.memory};
+    {
+      std::lock_guard<std::mutex> lock(device.mutex);
+      for (int peer : device.peers) {
+        memories.push_back(&machine.devices[static_cast<size_t>(peer)]->memory);
+        to_peers.push_back(std::make_unique<DeviceAccess>(*memories.back()));
+      }
+    }
+    const auto find = [&](uintptr_t address) -> MemoryRange {
+      for (const DeviceMemory* memory : memories) {
+        const MemoryRange range = memory->RangeOf(address);
+        if (range.bytes > 0) return range;
+      }
+      return machine.PinnedRangeOf(address);
+    };
+    const Reach reach(find);
+    task();
+  };
+}
+
+/// Issues work of the stream's device.
+cudaError_t IssueDeviceWork(cudaStream_t stream, StreamQueue::Task task,
+                            bool is_kernel = false) {
+  if (idle_scopes.load(std::memory_order_relaxed) > 0) return cudaSuccess;
+  if (TheMachine().has_failed) return Return(cudaErrorLaunchFailure);
+  return Submit(stream, DeviceWork(DeviceOf(stream), std::move(task)),
+                /*may_block=*/false, is_kernel);
 }
 
 /// Returns whether `data` is memory of any device. If so, all `bytes` must be.
@@ -173,6 +173,15 @@ bool IsOfDevice(const void* data, size_t bytes, const char* what) {
 }
 
 }  // namespace
+
+cudaError_t Return(cudaError_t error) {
+  if (error != cudaSuccess) last_error = error;
+  return error;
+}
+
+bool HaveDevicesFailed() { return TheMachine().has_failed; }
+
+void CountGraphLaunch() { TheMachine().graph_launches.fetch_add(1); }
 
 void SetDevices(int count, int64_t bytes_each, int capability) {
   CH_CHECK(count >= 0 && count <= kMaxDevices) << count << " devices";
@@ -194,6 +203,7 @@ void SetThreadOrder(cudaStream_t stream, uint64_t seed) {
 
 void SetDelays(cudaStream_t stream, uint64_t seed) {
   stream->queue.SetSeed(seed);
+  stream->delay_seed = seed;
 }
 
 cudaError_t LaunchKernel(const Launch& launch, cudaStream_t stream,
@@ -205,17 +215,38 @@ cudaError_t LaunchKernel(const Launch& launch, cudaStream_t stream,
   Launch seeded = launch;
   // Each kernel has another order.
   if (stream->seed.load() != 0) seeded.seed = stream->seed.fetch_add(1);
-  return IssueDeviceWork(stream,
-                         [seeded, thread = std::move(thread)]() mutable {
-                           RunGrid(seeded, [&thread] { thread(); });
-                         });
+  return IssueDeviceWork(
+      stream,
+      [seeded, thread = std::move(thread)]() mutable {
+        RunGrid(seeded, [&thread] { thread(); });
+      },
+      /*is_kernel=*/true);
+}
+
+cudaError_t SetKernelOfNode(cudaGraphExec_t exec, cudaGraphNode_t node,
+                            const Launch& launch, cudaStream_t stream,
+                            absl::AnyInvocable<void()> thread) {
+  if (exec == nullptr || node == nullptr || stream == nullptr ||
+      node->index >= exec->nodes.size() ||
+      !exec->nodes[node->index].is_kernel) {
+    return Return(cudaErrorInvalidValue);
+  }
+  Launch seeded = launch;
+  seeded.seed = stream->seed.load();
+  exec->nodes[node->index].work = std::make_shared<StreamQueue::Task>(
+      DeviceWork(DeviceOf(stream),
+                 [seeded, thread = std::move(thread)]() mutable {
+                   RunGrid(seeded, [&thread] { thread(); });
+                 }));
+  return cudaSuccess;
 }
 
 cudaError_t IssueLibraryWork(cudaStream_t stream,
                              absl::AnyInvocable<void()> work) {
   if (stream == nullptr) return Return(cudaErrorInvalidResourceHandle);
   Machine& machine = TheMachine();
-  const absl::Status issued = stream->queue.Issue(
+  return Submit(
+      stream,
       [&machine, work = std::move(work)]() mutable {
         if (machine.has_failed) return;
         std::vector<std::unique_ptr<DeviceAccess>> all;
@@ -225,7 +256,6 @@ cudaError_t IssueLibraryWork(cudaStream_t stream,
         work();
       },
       /*may_block=*/true);
-  return issued.ok() ? cudaSuccess : Return(cudaErrorMemoryAllocation);
 }
 
 void FailDevices() { TheMachine().has_failed = true; }
@@ -247,17 +277,20 @@ MemoryRange AllocationOf(const void* data) {
 RuntimeCounts CountsOfRuntime() {
   const Machine& machine = TheMachine();
   return {machine.kernels, machine.copies, machine.host_functions,
-          machine.allocations, machine.synchronizations};
+          machine.allocations, machine.synchronizations,
+          machine.graph_launches};
 }
 
 }  // namespace emulation
 
 using emulation::CurrentDevice;
 using emulation::DeviceState;
+using emulation::Invalidate;
 using emulation::IsDevice;
 using emulation::IsOfDevice;
 using emulation::IssueDeviceWork;
 using emulation::Return;
+using emulation::Submit;
 using emulation::TheMachine;
 
 const char* cudaGetErrorName(cudaError_t error) {
@@ -280,6 +313,20 @@ const char* cudaGetErrorName(cudaError_t error) {
       return "cudaErrorPeerAccessAlreadyEnabled";
     case cudaErrorLaunchFailure:
       return "cudaErrorLaunchFailure";
+    case cudaErrorStreamCaptureUnsupported:
+      return "cudaErrorStreamCaptureUnsupported";
+    case cudaErrorStreamCaptureInvalidated:
+      return "cudaErrorStreamCaptureInvalidated";
+    case cudaErrorStreamCaptureMerge:
+      return "cudaErrorStreamCaptureMerge";
+    case cudaErrorStreamCaptureUnmatched:
+      return "cudaErrorStreamCaptureUnmatched";
+    case cudaErrorStreamCaptureUnjoined:
+      return "cudaErrorStreamCaptureUnjoined";
+    case cudaErrorStreamCaptureIsolation:
+      return "cudaErrorStreamCaptureIsolation";
+    case cudaErrorCapturedEvent:
+      return "cudaErrorCapturedEvent";
   }
   return "unrecognized error code";
 }
@@ -376,6 +423,9 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (stream == nullptr) return Return(cudaErrorInvalidResourceHandle);
+  if (stream->capture != nullptr) {
+    return Invalidate(stream, cudaErrorStreamCaptureUnsupported);
+  }
   TheMachine().synchronizations.fetch_add(1);
   stream->queue.Now().Block();
   return TheMachine().has_failed ? Return(cudaErrorLaunchFailure) : cudaSuccess;
@@ -391,6 +441,10 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
   {
     std::lock_guard<std::mutex> lock(event->mutex);
     point = event->point;
+    if (event->capture != nullptr) return emulation::WaitInCapture(stream, *event);
+  }
+  if (stream->capture != nullptr) {
+    return Invalidate(stream, cudaErrorStreamCaptureIsolation);
   }
   if (point.Reached()) return cudaSuccess;
   const absl::Status issued = stream->queue.Issue(
@@ -415,6 +469,13 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     return Return(cudaErrorInvalidResourceHandle);
   }
   std::lock_guard<std::mutex> lock(event->mutex);
+  event->capture = stream->capture;
+  event->captured_at.clear();
+  if (stream->capture != nullptr) {
+    event->point = {};
+    event->captured_at = stream->capture->lanes.at(stream).frontier;
+    return cudaSuccess;
+  }
   event->point = stream->queue.Now();
   return cudaSuccess;
 }
@@ -423,6 +484,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (event == nullptr) return Return(cudaErrorInvalidResourceHandle);
   if (TheMachine().has_failed) return Return(cudaErrorLaunchFailure);
   std::lock_guard<std::mutex> lock(event->mutex);
+  if (event->capture != nullptr) return Return(cudaErrorCapturedEvent);
   return event->point.Reached() ? cudaSuccess : cudaErrorNotReady;
 }
 
@@ -432,6 +494,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   emulation::QueuePoint point;
   {
     std::lock_guard<std::mutex> lock(event->mutex);
+    if (event->capture != nullptr) return Return(cudaErrorCapturedEvent);
     point = event->point;
   }
   point.Block();
@@ -444,7 +507,8 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function,
   emulation::Machine& machine = TheMachine();
   if (machine.has_failed) return Return(cudaErrorLaunchFailure);
   machine.host_functions.fetch_add(1);
-  const absl::Status issued = stream->queue.Issue(
+  return Submit(
+      stream,
       [&machine, function, data] {
         if (machine.has_failed) return;
         emulation::in_host_function = true;
@@ -452,12 +516,14 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function,
         emulation::in_host_function = false;
       },
       /*may_block=*/true);
-  return issued.ok() ? cudaSuccess : Return(cudaErrorMemoryAllocation);
 }
 
 cudaError_t cudaMalloc(void** data, size_t bytes) {
   DeviceState* const device = CurrentDevice();
   if (device == nullptr) return Return(cudaErrorNoDevice);
+  if (emulation::IsInStrictCapture()) {
+    return Return(cudaErrorStreamCaptureUnsupported);
+  }
   TheMachine().allocations.fetch_add(1);
   *data = bytes == 0 ? nullptr
                      : device->memory.Acquire(static_cast<int64_t>(bytes));
@@ -467,6 +533,9 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
 
 cudaError_t cudaFree(void* data) {
   if (data == nullptr) return cudaSuccess;
+  if (emulation::IsInStrictCapture()) {
+    return Return(cudaErrorStreamCaptureUnsupported);
+  }
   for (const auto& device : TheMachine().devices) {
     if (device->memory.Release(data)) return cudaSuccess;
   }
@@ -524,6 +593,11 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes,
     return Return(cudaErrorInvalidValue);
   }
   emulation::Machine& machine = TheMachine();
+  if (stream->capture != nullptr &&
+      ((!from_device && !machine.IsPinned(from, bytes)) ||
+       (!to_device && !machine.IsPinned(to, bytes)))) {
+    return Invalidate(stream, cudaErrorStreamCaptureUnsupported);
+  }
   machine.copies.fetch_add(1);
   if (!from_device && !machine.IsPinned(from, bytes)) {
     const auto* const first = static_cast<const std::byte*>(from);

@@ -32,6 +32,13 @@ enum cudaError_t : int {
   cudaErrorNotReady = 600,
   cudaErrorPeerAccessAlreadyEnabled = 704,
   cudaErrorLaunchFailure = 719,
+  cudaErrorStreamCaptureUnsupported = 900,
+  cudaErrorStreamCaptureInvalidated = 901,
+  cudaErrorStreamCaptureMerge = 902,
+  cudaErrorStreamCaptureUnmatched = 903,
+  cudaErrorStreamCaptureUnjoined = 904,
+  cudaErrorStreamCaptureIsolation = 905,
+  cudaErrorCapturedEvent = 907,
 };
 /// Returns a name such as "cudaErrorInvalidValue".
 const char* cudaGetErrorName(cudaError_t error);
@@ -114,7 +121,65 @@ cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes,
                             cudaStream_t stream);
 /// @}
 
+/// \name Graphs
+/// A stream that captures records its work instead of running it. Events that
+/// are recorded during a capture are edges between streams of the capture, and
+/// make a stream that waits for them join it. As with CUDA, each of these is an
+/// error that invalidates the capture: the host waits for a stream that
+/// captures; a stream that captures waits for work outside of the capture; two
+/// captures meet. Stricter than CUDA: so is a copy from or to pageable host
+/// memory, whose replays would access it later.
+/// @{
+struct CudaGraphState;
+using cudaGraph_t = CudaGraphState*;
+struct CudaGraphExecState;
+using cudaGraphExec_t = CudaGraphExecState*;
+struct CudaGraphNodeState;
+using cudaGraphNode_t = const CudaGraphNodeState*;
+struct cudaGraphEdgeData;
+
+enum cudaStreamCaptureMode : int {
+  /// The capturing thread may not call what may wait for a device, such as
+  /// cudaMalloc.
+  cudaStreamCaptureModeThreadLocal = 1,
+  cudaStreamCaptureModeRelaxed = 2,
+};
+enum cudaStreamCaptureStatus : int {
+  cudaStreamCaptureStatusNone = 0,
+  cudaStreamCaptureStatusActive = 1,
+  cudaStreamCaptureStatusInvalidated = 2,
+};
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream,
+                                   cudaStreamCaptureMode mode);
+/// Ends the capture that began on `stream`. All streams of the capture must
+/// have joined it again.
+/// \param graph null after an error.
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
+/// As that of CUDA 13. Returns the nodes that the next work of `stream` is
+/// ordered after; there is no edge data.
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream,
+                                     cudaStreamCaptureStatus* status,
+                                     unsigned long long* id = nullptr,
+                                     cudaGraph_t* graph = nullptr,
+                                     const cudaGraphNode_t** after = nullptr,
+                                     const cudaGraphEdgeData** edges = nullptr,
+                                     size_t* num_after = nullptr);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph,
+                                 unsigned long long flags = 0);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
+/// Launches that were issued still complete.
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+/// @}
+
 namespace emulation {
+
+/// Replaces a captured kernel in later launches, as
+/// cudaGraphExecKernelNodeSetParams does.
+cudaError_t SetKernelOfNode(cudaGraphExec_t exec, cudaGraphNode_t node,
+                            const Launch& launch, cudaStream_t stream,
+                            absl::AnyInvocable<void()> thread);
 
 /// Sets the number of devices of the process (at most kMaxDevices, 2 by
 /// default), their memory (8 GiB) and their compute capability (80 for 8.0).
@@ -161,6 +226,7 @@ struct RuntimeCounts {
   int64_t allocations = 0;
   /// Waits of the host for a stream or an event.
   int64_t synchronizations = 0;
+  int64_t graph_launches = 0;
 };
 RuntimeCounts CountsOfRuntime();
 

@@ -115,11 +115,15 @@ ncclResult_t IssueCalls(ncclComm_t comm, cudaStream_t stream,
   const bool is_stopped =
       comm->stops_after >= 0 && comm->issued >= comm->stops_after;
   comm->issued += static_cast<int64_t>(calls.size());
-  comm->pending->fetch_add(1);
+  // A captured call runs once for each launch of its graph.
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  cudaStreamGetCaptureInfo(stream, &status);
+  const int64_t counted = status == cudaStreamCaptureStatusNone ? 1 : 0;
+  comm->pending->fetch_add(counted);
   TheLibrary().launches.fetch_add(1);
   const cudaError_t issued = IssueLibraryWork(
       stream, [communion = comm->communion, rank = comm->rank, is_stopped,
-               is_aborted = comm->is_aborted, pending = comm->pending,
+               is_aborted = comm->is_aborted, pending = comm->pending, counted,
                calls = std::move(calls)] {
         if (is_stopped) {
           // A stopped rank sends nothing to the others.
@@ -127,7 +131,7 @@ ncclResult_t IssueCalls(ncclComm_t comm, cudaStream_t stream,
         } else {
           communion->Run(rank, calls, *is_aborted);
         }
-        pending->fetch_sub(1);
+        pending->fetch_sub(counted);
       });
   return issued == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
