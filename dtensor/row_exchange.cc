@@ -23,7 +23,7 @@ namespace {
 // (x) -> the rows received. For plain tensors, because rows belong to a rank.
 class AllToAllRowsOp final : public Op {
  public:
-  static constexpr OpInfo kInfo = {"all_to_all_rows"};
+  static constexpr OpInfo kInfo = {kAllToAllRows};
   AllToAllRowsOp(std::shared_ptr<const RowExchange> exchange,
                  const DeviceMesh& mesh)
       : exchange(std::move(exchange)), mesh(mesh) {}

@@ -25,6 +25,10 @@
 
 namespace crosshatch {
 
+/// The name of the op and the label of its collective. A dry run does not know
+/// the numbers of rows that other ranks send.
+inline constexpr char kAllToAllRows[] = "all_to_all_rows";
+
 /// Rows [first, first + count) of a tensor.
 struct RowRun {
   int64_t first = 0;

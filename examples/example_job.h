@@ -21,7 +21,10 @@ namespace crosshatch::examples {
 
 /// Implements `main` of an example: runs `train` on rank threads and prints
 /// errors.
-/// \param mesh axes and sizes as AXIS:SIZE,..., e.g. "fsdp:2,tp:2".
+/// \param mesh axes and sizes as AXIS:SIZE,..., e.g. "fsdp:2,tp:2". After
+///     "verify=" the training is not run on this mesh but verified
+///     (verify/verify_step.h), and the certificate or the counterexamples are
+///     printed.
 /// \param axes all axes of the mesh in order. Axes that `mesh` omits have one
 ///     rank, so `train` works on any number of ranks.
 /// \returns the exit status of the process.

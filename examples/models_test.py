@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Trains an example on several meshes; losses and norms equal those of one rank.
+The step is verified on each of them.
 
 usage: models_test.py PROGRAM MESH...
 """
@@ -35,6 +36,11 @@ def main():
                   f"norm {norm} {norm - norm_1:+.1e}")
             assert abs(loss - loss_1) < LOSS, f"one rank: {loss_1}"
             assert abs(norm - norm_1) < NORM * norm_1, f"one rank: {norm_1}"
+        verified = subprocess.run([program, "verify=" + mesh], text=True,
+                                  capture_output=True)
+        assert verified.returncode == 0, verified
+        assert verified.stdout.startswith("verified: "), verified
+        print(verified.stdout)
     wrong = subprocess.run([program, "pp:2"], text=True, capture_output=True)
     assert wrong.returncode == 1 and 'pp:2: unknown axis "pp"; there are ' in wrong.stderr, wrong
 

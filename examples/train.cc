@@ -547,11 +547,11 @@ absl::Status Train(World& world, const TrainOptions& options,
   return Trainer(world, options, tokens, eval, std::move(mesh), reports).Run();
 }
 
-absl::StatusOr<int64_t> DryPeak(const TrainOptions& options,
-                                const TokenSource& tokens, int rank) {
+absl::Status TrainDry(World& world, const TrainOptions& options,
+                      const TokenSource& tokens, int64_t steps) {
   TrainOptions dry = options;
   dry.run.engine = EngineKind::kFake;
-  dry.steps = 1;
+  dry.steps = steps;
   // The warmup may exceed the run.
   dry.schedule = nn::Schedule::Shape::kConstant;
   dry.metrics.clear();
@@ -560,15 +560,19 @@ absl::StatusOr<int64_t> DryPeak(const TrainOptions& options,
   dry.checkpoints.clear();
   dry.resume = false;
   dry.sample = 0;
+  CH_ASSIGN_OR_RETURN(DeviceMesh mesh, InitDeviceMesh(world, dry.mesh));
+  return Trainer(world, dry, tokens, /*eval=*/nullptr, std::move(mesh),
+                 /*reports=*/false)
+      .Run();
+}
+
+absl::StatusOr<int64_t> DryPeak(const TrainOptions& options,
+                                const TokenSource& tokens, int rank) {
   int64_t peak = 0;
   CH_RETURN_IF_ERROR(RunFake(
       {.world_size = options.world_size(), .rank = rank},
       [&](World& world) -> absl::Status {
-        CH_ASSIGN_OR_RETURN(DeviceMesh mesh, InitDeviceMesh(world, dry.mesh));
-        CH_RETURN_IF_ERROR(Trainer(world, dry, tokens, /*eval=*/nullptr,
-                                   std::move(mesh),
-                                   /*reports=*/false)
-                               .Run());
+        CH_RETURN_IF_ERROR(TrainDry(world, options, tokens, /*steps=*/1));
         peak = world.context().allocator().stats().peak_total;
         return absl::OkStatus();
       }));

@@ -28,6 +28,10 @@ absl::Status Train(World& world, const TrainOptions& options,
                    const TokenSource& tokens,
                    const TokenSource* eval = nullptr);
 
+/// Runs `steps` steps as a rank of a dry run, printing and writing nothing.
+absl::Status TrainDry(World& world, const TrainOptions& options,
+                      const TokenSource& tokens, int64_t steps);
+
 /// Returns the peak memory of `rank` in the first step, by a dry run that
 /// prints and writes nothing.
 /// \error any error of the rank that a dry run detects.

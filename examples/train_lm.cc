@@ -35,6 +35,7 @@
 #include "crosshatch/launch/run.h"
 #include "crosshatch/tp/llama_plan.h"
 #include "crosshatch/tp/plan_text.h"
+#include "crosshatch/verify/verify_step.h"
 
 namespace crosshatch::examples {
 namespace {
@@ -156,12 +157,38 @@ absl::Status PrintPlan(const TrainOptions& options) {
   return absl::OkStatus();
 }
 
+// Runs no job: the ranks of a dry run, one after another.
+// \returns the exit status: 0 if the step is verified.
+absl::StatusOr<int> Verify(TrainOptions options) {
+  std::optional<TokenSource> tokens;
+  std::optional<TokenSource> eval;
+  CH_RETURN_IF_ERROR(
+      Prepare(options, tokens, eval, EngineKind::kFake, /*rank=*/0));
+  CH_ASSIGN_OR_RETURN(
+      const verify::VerifyReport report,
+      verify::VerifyStep(
+          [&](World& world) {
+            return TrainDry(world, options, *tokens, /*steps=*/2);
+          },
+          // ParallelizeLlama: the loss is divided, and gradients are not.
+          options.mesh, {.divisor = 1}));
+  std::printf("%s", report.ToString().c_str());
+  CH_RETURN_IF_ERROR(checkpoint::WriteFile(options.verify, report.ToTrace(),
+                                           checkpoint::FileSystem::Real()));
+  return report.ok() ? 0 : 1;
+}
+
 int Main(int argc, char** argv) {
   absl::StatusOr<TrainOptions> options = ParseTrainOptions(argc, argv);
   if (options.ok() && options->plan == kPrintPlan) {
     const absl::Status status = PrintPlan(*options);
     if (status.ok()) return 0;
     options = status;
+  }
+  if (options.ok() && !options->verify.empty()) {
+    const absl::StatusOr<int> ended = Verify(*options);
+    if (ended.ok()) return *ended;
+    options = ended.status();
   }
   RunOptions run;
   std::optional<TokenSource> tokens;

@@ -119,6 +119,10 @@ ABSL_FLAG(GivenInt, resume_step, {0},
 ABSL_FLAG(std::vector<std::string>, may_change, {},
           "Differences from the resumed run to allow, which --resume otherwise "
           "refuses: data, dtype.");
+ABSL_FLAG(GivenPath, verify, {},
+          "Verify two steps on the mesh instead of training: print the "
+          "certificate or the counterexamples, and write them to this file as "
+          "a trace for ui.perfetto.dev.");
 ABSL_FLAG(GivenPath, metrics, {},
           "A file to write one JSON object per step to. If a write fails, "
           "training continues, and the exit status is 1.");
@@ -525,6 +529,8 @@ absl::StatusOr<TrainOptions> ParseTrainOptions(int argc, char** argv) {
                       PathOf("prompt", absl::GetFlag(FLAGS_prompt)));
   options.temperature = absl::GetFlag(FLAGS_temperature).value;
   options.top_k = absl::GetFlag(FLAGS_top_k).value;
+  CH_ASSIGN_OR_RETURN(options.verify,
+                      PathOf("verify", absl::GetFlag(FLAGS_verify)));
   CH_ASSIGN_OR_RETURN(options.metrics,
                       PathOf("metrics", absl::GetFlag(FLAGS_metrics)));
   CH_ASSIGN_OR_RETURN(options.report,

@@ -84,6 +84,9 @@ struct TrainOptions {
   double temperature = 1;
   int64_t top_k = 0;
 
+  /// Where to write the trace of the verified step; empty: train.
+  std::string verify;
+
   std::string metrics;
   std::string report;        ///< An HTML file; empty: none.
   int64_t report_every = 0;  ///< Steps; 0: after the second and the last one.

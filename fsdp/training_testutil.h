@@ -29,6 +29,11 @@ inline void IntegerDescent(nn::Module& model, float rounding = 0) {
   for (nn::Parameter* p : model.Parameters()) {
     if (!p->grad().defined()) continue;
     const Tensor data = LocalTensor(p->data());
+    if (data.device().is_meta()) {  // A dry run has no values.
+      AddInPlace(data, LocalTensor(p->grad()), -1);
+      p->set_grad(Tensor());
+      continue;
+    }
     std::vector<float> values = data.ToVector<float>();
     const std::vector<float> grads = LocalTensor(p->grad()).ToVector<float>();
     for (size_t i = 0; i < values.size(); ++i) {

@@ -34,7 +34,12 @@ namespace crosshatch {
 template <typename F>
 void LaunchKernel(F work) {
   RankContext& context = RankContext::Current();
-  if (context.dry_run()) return;
+  if (context.dry_run()) {
+    if (const auto record = context.kernels().record_own; record != nullptr) {
+      context.current_stream().Launch(record);
+    }
+    return;
+  }
   context.current_stream().Launch(
       [work = std::move(work), &context](KernelContext& on) {
         if (!context.poisoned()) work(on);
@@ -51,7 +56,7 @@ template <typename Family, typename Args>
 void Launch(void (*Family::*kernel)(const Args&, KernelContext&),
             const Args& args) {
   RankContext& context = RankContext::Current();
-  if (context.dry_run()) return;
+  if (context.dry_run() && context.kernels().record_own == nullptr) return;
   Stream& stream = context.current_stream();
   const auto run = context.kernels().*kernel;
   if (KernelContext* const on = stream.inline_context(); on != nullptr) {

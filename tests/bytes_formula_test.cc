@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -23,6 +24,7 @@
 #include "crosshatch/tensor/rank_context.h"
 #include "crosshatch/testing/parts.h"
 #include "crosshatch/testing/ranks.h"
+#include "crosshatch/verify/verify_step.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch {
@@ -318,6 +320,24 @@ TEST_P(BytesFormulaTest, BytesOfEveryRankMatchTheFormula) {
               kSteps * (CopiedToGather(formula) + CopiedByAttention(formula)));
     EXPECT_EQ(actual.peak_of_gathered, formula.PeakOfGathered());
   }
+
+  // So does the log of a dry run, which is verified.
+  verify::VerifyOptions how;
+  how.divisor = 1;  // The loss is divided.
+  how.expected_bytes = [&](int rank, const std::string& name) {
+    int64_t bytes = 0;
+    for (const auto& [what, count] : FormulaOf(c, rank).Step()) {
+      if (what.starts_with(name + " ")) bytes += kSteps * count.bytes;
+    }
+    return std::optional<int64_t>(bytes);
+  };
+  const auto report = verify::VerifyStep(
+      [&](World& world) {
+        return examples::TrainDry(world, options, *tokens, kSteps);
+      },
+      options.mesh, how);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_TRUE(report->ok()) << report->ToString();
 }
 
 INSTANTIATE_TEST_SUITE_P(

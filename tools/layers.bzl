@@ -22,7 +22,8 @@ LAYERS = {
     "tp": _THROUGH_NN,
     "extensions": _THROUGH_NN + ["fsdp", "tp"],
     "checkpoint": _THROUGH_EXTENSIONS,
-    "examples": _THROUGH_EXTENSIONS + ["checkpoint", "launch"],
+    "verify": _THROUGH_EXTENSIONS + ["checkpoint", "launch"],
+    "examples": _THROUGH_EXTENSIONS + ["checkpoint", "launch", "verify"],
     "emulation": ["base"],
     "testing": ["base", "tensor", "comm", "mesh"],
 }
@@ -48,6 +49,7 @@ TEST_HELPERS = {
         "tp",
         "extensions",
         "checkpoint",
+        "verify",
         "examples",
     ],
 }

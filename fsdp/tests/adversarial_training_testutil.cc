@@ -85,6 +85,7 @@ absl::Status TrainOn(World& world, const Scenario& scenario,
       result.last_lease = injector->log().leases.size();
     }
   }
+  if (world.context().dry_run()) return absl::OkStatus();
   NoGrad no_grad;
   for (const Tensor& loss : losses) AppendBits(loss, result.bits);
   for (nn::Parameter* p : model.Parameters()) {
@@ -128,6 +129,11 @@ bool SameBits(const TrainingResult& a, const TrainingResult& b) {
 }
 
 }  // namespace
+
+absl::Status TrainScenario(World& world, const Scenario& scenario) {
+  RankResult result;
+  return TrainOn(world, scenario, /*injector=*/nullptr, result);
+}
 
 int Scenario::ranks() const { return MeshAxes(axes).ranks(); }
 

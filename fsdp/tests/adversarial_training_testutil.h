@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "crosshatch/comm/world.h"
 #include "crosshatch/fsdp/policy.h"
 #include "crosshatch/tensor/fault_injector_testutil.h"
 
@@ -43,6 +45,9 @@ struct Scenario {
 std::vector<Scenario> AllScenarios();
 /// Returns the one of that name.
 Scenario ScenarioOf(const std::string& name);
+
+/// Trains on one rank, also of a dry run.
+absl::Status TrainScenario(World& world, const Scenario& scenario);
 
 struct RankResult {
   std::vector<uint64_t> bits;  ///< Of all losses, then of the shards.

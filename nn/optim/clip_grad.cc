@@ -149,14 +149,12 @@ class Slices {
   }
 
   absl::Status Gather(const Tensor& parts, Stream& stream) {
-    const bool has_values = !parts.device().is_meta();
     for (Root& root : roots_) {
       CH_ASSIGN_OR_RETURN(Communicator * comm, MeshCommunicator(root.mesh));
       root.parts = Zeros({root.mesh.size(), parts.numel()}, kFloat64);
       CH_RETURN_IF_ERROR(AllGather(
-          *comm, has_values ? parts.raw_data() : nullptr,
-          has_values ? root.parts.raw_data() : nullptr, parts.numel(), kFloat64,
-          stream,
+          *comm, parts.raw_data(), root.parts.raw_data(), parts.numel(),
+          kFloat64, stream,
           absl::StrCat(
               "clip_grad_norm: ", root.slots.size(),
               " trained parameters on slices; must be equal on all ranks of ",
@@ -220,9 +218,8 @@ absl::StatusOr<double> NormOf(const LocalGrads& local, double norm_type) {
   Stream& stream = context.current_stream();
   for (size_t m = 0; m < local.meshes.size(); ++m) {
     CH_ASSIGN_OR_RETURN(Communicator * comm, MeshCommunicator(local.meshes[m]));
-    double* const of_mesh = context.device().is_meta()
-                                ? nullptr
-                                : parts.data<double>() + slots.begin(m);
+    double* of_mesh = parts.data<double>();  // Null in a dry run.
+    if (of_mesh != nullptr) of_mesh += slots.begin(m);
     CH_RETURN_IF_ERROR(
         AllReduce(*comm, of_mesh, slots.count(m) + 1, kFloat64,
                   std::isinf(norm_type) ? ReduceOp::kMax : ReduceOp::kSum,

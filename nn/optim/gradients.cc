@@ -211,7 +211,8 @@ absl::StatusOr<LocalGrads> CollectLocalGrads(
 }
 
 void AddSquares(const Tensor& local, const Tensor& sums, int slot) {
-  if (RankContext::Current().dry_run()) return;  // No address to count from.
+  double* const first = sums.data<double>();
+  if (first == nullptr) return;  // A dry run.
   ReduceArgs args;
   args.kind = ReduceKind::kSumOfSquares;
   args.shape.ndim = local.ndim();
@@ -223,7 +224,7 @@ void AddSquares(const Tensor& local, const Tensor& sums, int slot) {
   args.reduced = (1u << local.ndim()) - 1;
   args.in.data = local.raw_data();
   args.in.dtype = local.dtype();
-  args.out.data = sums.data<double>() + slot;
+  args.out.data = first + slot;
   args.out.dtype = kFloat64;
   args.mode = WriteMode::kAccumulate;
   internal::Launch(&KernelTable::reduce, args);

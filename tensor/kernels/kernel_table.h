@@ -75,6 +75,11 @@ namespace crosshatch {
 /// member, NAME_workspace_bytes, which returns the bytes it needs.
 struct KernelTable {
   CH_ALL_KERNELS(CH_KERNEL_MEMBER, CH_KERNEL_MEMBERS, )
+
+  /// Set if the kernels record their operands instead of computing
+  /// (verify/recording_kernels.h): a dry run launches them too. Called for a
+  /// program's own kernel, whose operands are unknown.
+  void (*record_own)(KernelContext&) = nullptr;
 };
 
 /// Returns the names of the kernels that are null in `table`.
