@@ -17,6 +17,9 @@
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/fsdp/custom_comm.h"
 #include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/nn/optim/clip_grad.h"
+#include "crosshatch/nn/optim/lion.h"
+#include "crosshatch/nn/optim/sgd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tests/verified_step_testutil.h"
@@ -182,6 +185,28 @@ TEST(VerifiedStepProgramsTest, FindsFaultsInPrograms) {
     SCOPED_TRACE(fault.name);
     const VerifyReport report = Verify(fault.training, fault.options);
     ExpectFound(fault.name, report, fault.kind, fault.text);
+  }
+}
+
+// What programs do to gradients between the reduction and the update.
+TEST(VerifiedStepProgramsTest, VerifiesClippingAndOtherOptimizers) {
+  const auto clip = [](nn::Module& model, const DeviceMesh&, int step) {
+    if (step == 1) {
+      return nn::ClipGradValue(model.Parameters(), 0.5);
+    }
+    return nn::ClipGradNorm(model.Parameters(), 1.0).status();
+  };
+  const auto sgd = [](nn::Module& model, const DeviceMesh&, int) {
+    nn::Sgd optimizer(model.Parameters(),
+                      {.lr = 0.5, .momentum = 0.5, .weight_decay = 0.1});
+    CH_RETURN_IF_ERROR(optimizer.Step());
+    nn::Lion other(model.Parameters(), {.lr = 0.5, .weight_decay = 0.1});
+    return other.Step();
+  };
+  for (const auto& before_step :
+       {decltype(Training::before_step)(clip), {sgd}}) {
+    const VerifyReport report = Verify({.before_step = before_step});
+    EXPECT_TRUE(report.ok()) << report.ToString();
   }
 }
 

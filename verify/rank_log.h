@@ -24,8 +24,8 @@ struct LoggedAccess {
   int64_t begin = 0;
   int64_t end = 0;
   bool writes = false;
-  /// Of a read: the work writes a linear function of these elements, in their
-  /// order, and multiplies them by `factor`.
+  /// Of a read: the work writes an elementwise function of these elements, and
+  /// multiplies them by `factor`.
   bool carries = false;
   double factor = 1;
 };

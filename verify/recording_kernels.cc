@@ -59,8 +59,8 @@ class Operands {
   void Write(const KernelOutput& out, const KernelShape& shape) {
     Extent(out.data, out.dtype, Dims(shape, out.strides), true, false, 1);
   }
-  /// Reads an input of which the output is a linear function, unless it is
-  /// broadcast, such as a scalar factor.
+  /// Reads an input of which the output is an elementwise function, unless it
+  /// is broadcast, such as a scalar factor.
   void Carry(const KernelInput& in, const KernelShape& shape,
              double factor = 1) {
     bool broadcasts = false;
@@ -218,36 +218,16 @@ void Add(Operands& to, const TransferArgs& a) {
   to.Box(a.from, kBool, {{a.bytes, 1}}, /*writes=*/false, /*carries=*/true);
   to.Write(a.to, kBool, {{a.bytes, 1}});
 }
+// Elementwise functions keep what a gradient was summed over.
 void Add(Operands& to, const UnaryArgs& a) {
-  switch (a.op) {
-    case UnaryOp::kMulScalar:
-      to.Carry(a.a, a.shape, a.scalar);
-      break;
-    case UnaryOp::kNeg:
-      to.Carry(a.a, a.shape, -1);
-      break;
-    default:
-      to.Read(a.a, a.shape);
-  }
+  to.Carry(a.a, a.shape, a.op == UnaryOp::kMulScalar ? a.scalar : 1);
   to.Write(a.out, a.shape);
   to.Accumulate(a.mode);
 }
 void Add(Operands& to, const BinaryArgs& a) {
-  switch (a.op) {
-    case BinaryOp::kAdd:
-    case BinaryOp::kSub:
-      to.Carry(a.a, a.shape);
-      to.Carry(a.b, a.shape, a.op == BinaryOp::kAdd ? a.alpha : -a.alpha);
-      break;
-    case BinaryOp::kMul:
-    case BinaryOp::kDiv:
-      to.Carry(a.a, a.shape);
-      to.Carry(a.b, a.shape);
-      break;
-    default:
-      to.Read(a.a, a.shape);
-      to.Read(a.b, a.shape);
-  }
+  const bool sums = a.op == BinaryOp::kAdd || a.op == BinaryOp::kSub;
+  to.Carry(a.a, a.shape);
+  to.Carry(a.b, a.shape, sums ? a.alpha : 1);
   to.Write(a.out, a.shape);
   to.Accumulate(a.mode);
 }
