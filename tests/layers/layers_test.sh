@@ -20,6 +20,7 @@ declare -A ladder=(
   [tp]="base tensor comm mesh dtensor nn"
   [extensions]="base tensor comm mesh dtensor nn fsdp tp"
   [checkpoint]="base tensor comm mesh dtensor nn fsdp tp extensions"
+  [verify]="base tensor comm mesh dtensor nn fsdp tp extensions checkpoint launch"
 )
 
 # The sub-packages in their order; FILE.above lists what one of them takes from
