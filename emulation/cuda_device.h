@@ -15,6 +15,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "crosshatch/emulation/async_copies.h"
 #include "crosshatch/emulation/grid.h"
 #include "crosshatch/emulation/kernel_probe.h"
 #include "crosshatch/emulation/reach.h"
@@ -40,6 +41,11 @@
       ::crosshatch::emulation::SharedMemory(                           \
           &name##_of_block, sizeof(std::type_identity_t<__VA_ARGS__>), \
           alignof(std::type_identity_t<__VA_ARGS__>)))
+
+/// The same for the launch's dynamic_shared_bytes.
+#define CH_DYNAMIC_SHARED(name, ...)                             \
+  auto& name = *static_cast<std::type_identity_t<__VA_ARGS__>*>( \
+      ::crosshatch::emulation::DynamicSharedMemory())
 
 namespace crosshatch {
 
@@ -126,6 +132,29 @@ __forceinline__ void StoreValue(void* address, const T& value) {
 }
 
 /// @}
+
+/// Copies `bytes` of the 16 bytes at `from`, which may be 0, to `to` in shared
+/// memory, followed by zeros: cp.async of 16 bytes.
+inline void StartCopy(void* to, const void* from, size_t bytes) {
+  if (reinterpret_cast<uintptr_t>(to) % AsyncCopies::kBytes != 0) {
+    FailMisaligned(to, AsyncCopies::kBytes);
+  }
+  AsyncCopies::Data data = {};
+  if (bytes > 0) {
+    if (reinterpret_cast<uintptr_t>(from) % data.size() != 0) {
+      FailMisaligned(from, data.size());
+    }
+    if (!IsInReach(from, bytes)) FailOutOfReach(from, bytes);
+    *has_accessed_memory = true;
+    NoteLoad(from, bytes);
+    const auto fault = FaultOfAccess(/*is_store=*/false, data.size());
+    if (fault != KernelFault::Kind::kNoLoad) {
+      std::memcpy(data.data(), from, bytes);
+    }
+    if (fault == KernelFault::Kind::kWrongBits) data = WithWrongBit(data);
+  }
+  async_copies->Start(to, data);
+}
 
 template <typename T>
 T Shuffled(unsigned mask, T value, int from, Place place) {

@@ -12,16 +12,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
+#include "crosshatch/emulation/async_copies.h"
 #include "crosshatch/emulation/fiber.h"
 #include "crosshatch/emulation/kernel_probe.h"
+#include "crosshatch/emulation/shared_arena.h"
 #include "crosshatch/emulation/traffic.h"
-
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/asan_interface.h>
-#else
-#define ASAN_POISON_MEMORY_REGION(address, bytes) static_cast<void>(address)
-#define ASAN_UNPOISON_MEMORY_REGION(address, bytes) static_cast<void>(address)
-#endif
 
 namespace crosshatch::emulation {
 
@@ -30,6 +25,7 @@ thread_local constinit Dim3 block_index = {0, 0, 0};
 thread_local constinit Dim3 block_size;
 thread_local constinit Dim3 grid_size;
 thread_local constinit bool* has_accessed_memory = nullptr;
+thread_local constinit AsyncCopies* async_copies = nullptr;
 
 namespace {
 
@@ -82,55 +78,6 @@ class Order {
   uint64_t state_;
 };
 
-/// The shared memory of a block, reused by one thread of the process.
-class SharedArena {
- public:
-  /// Bytes after each array that no thread may access.
-  static constexpr size_t kGap = 64;
-  static constexpr size_t kBytes = kMaxSharedBytes * 2;
-
-  ~SharedArena() { ASAN_UNPOISON_MEMORY_REGION(bytes_, kBytes); }
-
-  void Begin() {
-    ASAN_UNPOISON_MEMORY_REGION(bytes_, used_);
-    std::memset(bytes_, 0xFF, used_);
-    ASAN_POISON_MEMORY_REGION(bytes_, kBytes);
-    arrays_.clear();
-    used_ = 0;
-    asked_for_ = 0;
-  }
-
-  void* Find(const void* tag, size_t bytes, size_t alignment) {
-    for (const Array& array : arrays_) {
-      if (array.tag == tag) return array.data;
-    }
-    asked_for_ += bytes;
-    CH_CHECK_LE(asked_for_, kMaxSharedBytes)
-        << WhereInGrid() << ": a block has no more shared memory";
-    const size_t start = (used_ + alignment - 1) / alignment * alignment;
-    CH_CHECK_LE(start + bytes, kBytes) << WhereInGrid();
-    ASAN_UNPOISON_MEMORY_REGION(bytes_ + start, bytes);
-    if (start + bytes > dirty_) {
-      std::memset(bytes_ + start, 0xFF, bytes);
-      dirty_ = start + bytes;
-    }
-    used_ = start + bytes + kGap;
-    arrays_.push_back({tag, bytes_ + start});
-    return bytes_ + start;
-  }
-
- private:
-  struct Array {
-    const void* tag;
-    void* data;
-  };
-  alignas(128) std::byte bytes_[kBytes];
-  std::vector<Array> arrays_;
-  size_t used_ = 0;
-  size_t asked_for_ = 0;
-  size_t dirty_ = 0;  // Memory from here on has not been set to ones yet.
-};
-
 enum class State : uint8_t { kReady, kAtBarrier, kAtWarpOp, kEnded };
 
 struct Thread {
@@ -146,6 +93,7 @@ struct Thread {
   int from = 0;
   uint64_t result = 0;
   bool has_accessed_memory = false;
+  AsyncCopies copies;
 };
 
 /// The lanes that have arrived at a warp op with one mask.
@@ -276,7 +224,7 @@ void CheckLaunch(const Launch& launch) {
   CH_CHECK(fits(launch.block, kMaxThreadsPerBlock, kMaxThreadsPerBlock, 64) &&
            Volume(launch.block) <= kMaxThreadsPerBlock)
       << "kernel " << launch.kernel << ": a block of " << Show(launch.block);
-  CH_CHECK_LE(launch.dynamic_shared_bytes, kMaxSharedBytes)
+  CH_CHECK_LE(launch.dynamic_shared_bytes, kMaxOptInSharedBytes)
       << "kernel " << launch.kernel;
 }
 
@@ -310,6 +258,7 @@ void Grid::Run() {
   }
   idle_.swap(IdleFibers());
   has_accessed_memory = nullptr;
+  async_copies = nullptr;
   current_grid = nullptr;
   NoteKernel(launch_.kernel);
 }
@@ -320,6 +269,7 @@ void Grid::RunBlock() {
   for (Thread& thread : threads_) {
     thread.state = State::kReady;
     thread.has_accessed_memory = false;
+    thread.copies.Drop();
   }
   for (Warp& warp : warps_) warp.ready = warp.lanes;
   at_barrier_ = 0;
@@ -367,6 +317,7 @@ void Grid::BeginTurn(Thread& thread) {
   current_ = &thread;
   thread_index = thread.index;
   has_accessed_memory = &thread.has_accessed_memory;
+  async_copies = &thread.copies;
   TrafficBlock::SetThread(thread.number);
   if (thread.fiber != nullptr) return;
   if (idle_.empty()) idle_.push_back(std::make_unique<Fiber>());
@@ -377,6 +328,8 @@ void Grid::BeginTurn(Thread& thread) {
 
 bool Grid::EndTurn() {
   Thread& self = *current_;
+  CH_CHECK(!self.copies.Drop())
+      << Where() << " ends without a wait for its asynchronous copies";
   self.state = State::kEnded;
   ++ended_;
   --warp_->ready;
@@ -566,14 +519,19 @@ void CheckConverged() {
 
 int Lane() { return Current("a lane's number").lane(); }
 
+void WaitForCopies(size_t groups, Place place) {
+  Current("a wait for copies");
+  if (IsBarrierLeftOut(place.file, place.line)) return;
+  async_copies->Wait(groups);
+}
+
 void* SharedMemory(const void* tag, size_t bytes, size_t alignment) {
   return Current("shared memory").Shared(tag, bytes, alignment);
 }
 
 void* DynamicSharedMemory() {
-  static constexpr char kTag = 0;
   Grid& grid = Current("shared memory");
-  return grid.Shared(&kTag, grid.dynamic_shared_bytes(), 16);
+  return grid.Shared(nullptr, grid.dynamic_shared_bytes(), 16);
 }
 
 void FailMisaligned(const void* address, size_t bytes) {

@@ -12,13 +12,15 @@
 #include <cstdint>
 
 #include "absl/functional/function_ref.h"
+#include "crosshatch/emulation/async_copies.h"
 
 namespace crosshatch::emulation {
 
 inline constexpr int kWarpSize = 32;
-/// What every device from sm_80 on supports without an opt-in.
+/// What every device from sm_80 on supports, without and with an opt-in.
 inline constexpr int kMaxThreadsPerBlock = 1024;
 inline constexpr size_t kMaxSharedBytes = size_t{48} << 10;
+inline constexpr size_t kMaxOptInSharedBytes = size_t{99} << 10;
 
 /// A position or a size, as CUDA's uint3 and dim3.
 struct Dim3 {
@@ -57,6 +59,9 @@ extern thread_local constinit Dim3 grid_size;
 /// outside of kernels.
 extern thread_local constinit bool* has_accessed_memory;
 
+/// Of the running thread. Null outside of kernels.
+extern thread_local constinit AsyncCopies* async_copies;
+
 /// The source location of a wait, for messages.
 struct Place {
   const char* file;
@@ -65,6 +70,10 @@ struct Place {
 
 /// Waits for all threads of the block, which must call it at the same place.
 void SyncThreads(Place place);
+
+/// Waits for the thread's asynchronous copies, but those of its latest `groups`
+/// groups.
+void WaitForCopies(size_t groups, Place place);
 
 /// Ops of the lanes of `mask` in the calling thread's warp. Each of them must
 /// call the same kind with the same mask.

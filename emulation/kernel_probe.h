@@ -16,7 +16,7 @@
 
 namespace crosshatch::emulation {
 
-/// A call of __syncthreads.
+/// A call of __syncthreads, or a wait for asynchronous copies.
 struct BarrierPlace {
   std::string file;
   int line = 0;
@@ -37,7 +37,7 @@ struct KernelPath {
 struct KernelFault {
   enum class Kind : uint8_t {
     kNone,
-    /// Skips the barrier at `barrier`.
+    /// Skips the barrier or the wait at `barrier`.
     kNoBarrier,
     /// Skips store `number`. Skipping the last one is like a bound that is too
     /// small by one.
