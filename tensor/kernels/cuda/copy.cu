@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cmath>
 #include <cstdint>
 #include <type_traits>
 
@@ -60,6 +61,32 @@ __global__ void __launch_bounds__(256)
     const double value[1] = {start + static_cast<double>(i) * step};
     StoreElements<true>(out, dtype, i, value);
   }
+}
+
+/// Returns the byte that an element of `dtype`, converted from `value`,
+/// repeats; -1 if its bytes differ or the value is rare.
+int RepeatedByte(double value, DType dtype) {
+  if (dtype == DType::kBool) return value != 0 ? 1 : 0;
+  if (value == 0) {
+    return IsFloatingPoint(dtype) && std::signbit(value) ? -1 : 0;
+  }
+  const bool is_signed = dtype == DType::kInt32 || dtype == DType::kInt64;
+  return value == -1 && is_signed ? 0xFF : -1;
+}
+
+/// Fills by the runtime's own function for bytes.
+/// \returns false if elements are not adjacent, or their bytes differ
+bool FillBytes(const FillArgs& args, KernelContext& context) {
+  const int byte = RepeatedByte(args.value, args.out.dtype);
+  const StridedLoop loop =
+      StridedLoop::Make(args.shape, {args.out.strides}, /*order_by=*/0);
+  if (byte < 0 || loop.ndim > 1 || loop.inner_stride(0) != 1) return false;
+  const int64_t bytes = loop.total() * SizeOf(args.out.dtype);
+  if (bytes == 0) return true;
+  CheckCuda(cudaMemsetAsync(args.out.data, byte, static_cast<size_t>(bytes),
+                            StreamOf(context)),
+            "cudaMemsetAsync");
+  return true;
 }
 
 constexpr int kTile = 32;
@@ -169,8 +196,11 @@ void AddConverted(const CopyArgs& args, KernelContext& context) {
     DispatchSource(args.out.dtype, [&](auto to) {
       using From = decltype(from);
       using To = decltype(to);
-      LaunchKernel("copy_add", &AddConvertedKernel<From, To>,
-                   GeometryOfItems(strided.vectors), context, strided);
+      // Otherwise CudaCopy adds by the elementwise kernel.
+      if constexpr (!std::is_same_v<From, To>) {
+        LaunchKernel("copy_add", &AddConvertedKernel<From, To>,
+                     GeometryOfItems(strided.vectors), context, strided);
+      }
     });
   });
 }
@@ -210,6 +240,7 @@ void CudaCopy(const CopyArgs& args, KernelContext& context) {
 }
 
 void CudaFill(const FillArgs& args, KernelContext& context) {
+  if (FillBytes(args, context)) return;
   Elementwise<double, 0, 1, /*kAny=*/true>("fill", Fill<double>{args.value},
                                            args.shape, {AsOperand(args.out)},
                                            context);

@@ -13,6 +13,7 @@
 #include "crosshatch/tensor/kernels/cuda/arithmetic.cuh"
 #include "crosshatch/tensor/kernels/cuda/cuda_api.cuh"
 #include "crosshatch/tensor/kernels/cuda/element.cuh"
+#include "crosshatch/tensor/kernels/cuda/elementwise_typed.cuh"
 #include "crosshatch/tensor/kernels/cuda/strided.h"
 
 namespace crosshatch::internal {
@@ -93,13 +94,20 @@ __global__ void __launch_bounds__(256)
 }
 
 /// Issues f over the operands, inputs first. C is the compute type. kAny:
-/// outputs have any dtype, not only those that are computed in C.
+/// outputs have any dtype, not only those that are computed in C. If F::Typed
+/// is there, TypedElementwiseKernel processes what it can.
 template <typename C, int kIn, int kOut, bool kAny = false, typename F>
 void Elementwise(const char* name, F f, const KernelShape& shape,
                  const StridedOperand (&operands)[kIn + kOut],
                  KernelContext& context, ElementwiseOptions options = {}) {
   constexpr int kWidest = sizeof(C) == 4 ? 8 : std::is_integral_v<C> ? 4 : 2;
   const auto strided = MakeStrided(shape, operands, kWidest);
+  if constexpr (std::is_same_v<C, float> && requires { typename F::Typed; }) {
+    if (options.mode == WriteMode::kOverwrite && options.unwanted == 0 &&
+        TypedElementwise<kIn, kOut>(name, f, strided, context)) {
+      return;
+    }
+  }
   const LaunchGeometry geometry = GeometryOfItems(strided.vectors);
   const auto launch = [&](auto width) {
     LaunchKernel(

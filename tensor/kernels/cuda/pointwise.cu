@@ -58,6 +58,7 @@ __device__ __forceinline__ C GeluExactSlope(C x) {
 
 template <typename C>
 struct Unary {
+  using Typed = void;
   UnaryOp op;
   C scalar;
 
@@ -144,6 +145,7 @@ __device__ __forceinline__ C Quotient(C a, C b) {
 
 template <typename C>
 struct Binary {
+  using Typed = void;
   BinaryOp op;
   C alpha;
 
@@ -224,6 +226,7 @@ struct Where {
 
 template <typename C>
 struct SiluMul {
+  using Typed = void;
   template <int N>
   __device__ void operator()(const C (&in)[2][N], C (&out)[1][N]) const {
     ForEach(out[0], [&](int i) { return Silu(in[0][i]) * in[1][i]; });
@@ -233,6 +236,7 @@ struct SiluMul {
 /// Inputs: the gradient, gate and up.
 template <typename C>
 struct SiluMulBackward {
+  using Typed = void;
   template <int N>
   __device__ void operator()(const C (&in)[3][N], C (&out)[2][N]) const {
     ForEach(out[0],

@@ -272,15 +272,19 @@ void ReduceAs(const ReduceArgs& args, KernelContext& context) {
   };
   switch (config.width) {
     case 8:
-      if constexpr (sizeof(C) == 4) launch(std::integral_constant<int, 8>());
+      if constexpr (std::is_same_v<C, float>) {
+        launch(std::integral_constant<int, 8>());
+      }
       break;
     case 4:
-      if constexpr (!std::is_integral_v<C>) {
+      if constexpr (std::is_same_v<C, float>) {
         launch(std::integral_constant<int, 4>());
       }
       break;
     case 2:
-      if constexpr (sizeof(C) == 8) launch(std::integral_constant<int, 2>());
+      if constexpr (std::is_same_v<C, double>) {
+        launch(std::integral_constant<int, 2>());
+      }
       break;
     default:
       launch(std::integral_constant<int, 1>());

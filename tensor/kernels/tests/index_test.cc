@@ -328,5 +328,23 @@ TEST(DropoutTest, OfOneKeepsNothing) {
   for (Real value : out.Read()) EXPECT_EQ(value, 0);
 }
 
+// A complaint would end the test.
+TEST(CheckIndexRangeTest, AcceptsWhatIsInRangeOrIgnored) {
+  for (DType dtype : {kInt32, kInt64}) {
+    Operand indices(dtype, {37});
+    Reals values;
+    for (int i = 0; i < 37; ++i) values.push_back(i % 2 == 0 ? i / 8 : -100);
+    indices.Set(values);
+    RunKernel(&KernelTable::check_index_range, {.op = "op",
+                                                .index = "index",
+                                                .named = "rows",
+                                                .count = 37,
+                                                .indices = indices.data(),
+                                                .dtype = dtype,
+                                                .bound = 5,
+                                                .ignored = -100});
+  }
+}
+
 }  // namespace
 }  // namespace crosshatch::kernel_test

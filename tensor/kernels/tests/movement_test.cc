@@ -91,6 +91,18 @@ TEST(CopyTest, TakesAnyStrides) {
   }
 }
 
+// Where source and output are contiguous in different dims, elements of each
+// size.
+TEST(CopyTest, Transposes) {
+  for (DType dtype : kAllDTypes) {
+    Random random(11);
+    Operand src(dtype, {40, 70}, LayoutKind::kTransposed), out(dtype, {40, 70});
+    src.Fill(random, dtype == kUInt16 ? 0 : -100, 100);
+    Copy({src.shape(), src.in(), out.out()}, {&out}, "transpose");
+    EXPECT_EQ(out.Read(), src.Read()) << Name(dtype);
+  }
+}
+
 TEST(CopyTest, TakesNegativeStrides) {
   Operand src(kInt32, {5}), out(kInt32, {5});
   src.Set({1, 2, 3, 4, 5});
@@ -157,7 +169,6 @@ TEST(CopyTest, IntegersSaturateAndTruncate) {
 TEST(CopyTest, Accumulates) {
   for (DType from : kAllDTypes) {
     for (DType to : {kFloat32, kFloat64, kBFloat16, kFloat16, kInt32, kInt64}) {
-      if (!IsFloatingPoint(to) && IsFloatingPoint(from)) continue;
       for (LayoutKind layout :
            {LayoutKind::kContiguous, LayoutKind::kTransposed,
             LayoutKind::kAlignedRows}) {
@@ -168,7 +179,10 @@ TEST(CopyTest, Accumulates) {
         out.Fill(random, 0, 50);
         Reals expected = out.Read();
         const Reals values = src.Read();
-        for (size_t i = 0; i < values.size(); ++i) expected[i] += values[i];
+        for (size_t i = 0; i < values.size(); ++i) {
+          expected[i] +=
+              IsFloatingPoint(to) ? values[i] : std::trunc(values[i]);
+        }
         Copy({src.shape(), src.in(), out.out(), WriteMode::kAccumulate}, {&out},
              "accumulate");
         Reals bounds;
@@ -208,6 +222,36 @@ TEST(CopyTest, FillAndArange) {
         expected.push_back(2 + Real(0.5) * static_cast<Real>(i));
       }
       EXPECT_EQ(range.Read(), Converted(expected, dtype)) << Name(dtype);
+    }
+  }
+}
+
+// Values whose bytes are equal, and a zero whose bytes are not.
+TEST(CopyTest, FillsWithBytes) {
+  for (DType dtype : kAllDTypes) {
+    for (double value : {0.0, -0.0, -1.0, 1.0}) {
+      for (LayoutKind layout :
+           {LayoutKind::kContiguous, LayoutKind::kTransposed,
+            LayoutKind::kPadded, LayoutKind::kAlignedRows}) {
+        for (int64_t n : {0, 1, 37}) {
+          Operand out(dtype, {3, n}, layout);
+          RunAllWays(
+              {&out},
+              [&](KernelContext& context) {
+                Kernels().fill({out.shape(), out.out(), value}, context);
+              },
+              "fill");
+          const Reals values = out.Read();
+          EXPECT_EQ(values,
+                    Converted(Reals(static_cast<size_t>(3 * n), value), dtype));
+          for (Real x : values) {
+            EXPECT_EQ(x == 0 && std::signbit(x), value == 0 &&
+                                                     std::signbit(value) &&
+                                                     IsFloatingPoint(dtype))
+                << Name(dtype) << " " << value;
+          }
+        }
+      }
     }
   }
 }

@@ -293,6 +293,21 @@ TEST(PointwiseTest, BinaryOpsOfIntegersAreExact) {
   }
 }
 
+// Vectors, and ends of rows.
+TEST(PointwiseTest, VectorsOfIntegers) {
+  for (DType dtype : {kInt32, kInt64}) {
+    for (int64_t cols : {8, 41}) {
+      for (LayoutKind layout :
+           {LayoutKind::kContiguous, LayoutKind::kAlignedRows}) {
+        TestUnary(UnaryOp::kAddScalar, dtype, {3, cols}, layout, layout,
+                  WriteMode::kOverwrite);
+        TestBinary(BinaryOp::kSub, dtype, {3, cols}, layout, layout, layout,
+                   WriteMode::kOverwrite);
+      }
+    }
+  }
+}
+
 TEST(PointwiseTest, BinaryOpsTakeAnyStrides) {
   for (DType dtype : {kFloat32, kBFloat16}) {
     for (const auto& sizes : Shapes()) {

@@ -192,6 +192,13 @@ TEST(ReduceTest, Integers) {
       }
     }
   }
+  // In pieces.
+  for (ReduceKind kind : kKinds) {
+    if (kind == ReduceKind::kProduct) continue;  // It would overflow.
+    TestReduce(kind, kInt64, kInt64, {30011}, 1, LayoutKind::kContiguous);
+  }
+  TestReduce(ReduceKind::kProduct, kBool, kInt64, {30011}, 1,
+             LayoutKind::kContiguous);
   TestReduce(ReduceKind::kSum, kBool, kInt64, {300, 7}, 1,
              LayoutKind::kTransposed);
   TestReduce(ReduceKind::kMax, kBool, kBool, {30, 7}, 2,

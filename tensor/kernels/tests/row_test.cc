@@ -448,9 +448,10 @@ TEST(EmbeddingTest, GathersTheRowsThatAreHere) {
 
 void TestBackward(DType dtype, DType out_dtype, int64_t rows, int64_t cols,
                   int64_t first, int64_t here, WriteMode mode,
-                  LayoutKind layout = LayoutKind::kUnalignedRows) {
+                  LayoutKind layout = LayoutKind::kUnalignedRows,
+                  int64_t vocabulary = 20) {
   Random random(static_cast<uint64_t>(rows));
-  const Operand ids = RandomIds(DType::kInt64, rows, 20);
+  const Operand ids = RandomIds(DType::kInt64, rows, vocabulary);
   Operand grad(dtype, {rows, cols}, layout),
       dtable(out_dtype, {here, cols}, layout);
   grad.Fill(random, -1, 1);
@@ -505,6 +506,15 @@ TEST(EmbeddingTest, BackwardAddsUpInOrder) {
     }
     for (DType dtype : kFloatDTypes) {
       TestBackward(dtype, dtype, 30, 61, 0, 20, mode, LayoutKind::kAlignedRows);
+    }
+    // Rows of few ids, in several pieces.
+    for (DType dtype : kFloatDTypes) {
+      for (LayoutKind layout :
+           {LayoutKind::kContiguous, LayoutKind::kUnalignedRows}) {
+        for (int64_t rows : {31, 32, 33, 131}) {
+          TestBackward(dtype, dtype, rows, 8, 0, 2, mode, layout, 1);
+        }
+      }
     }
     // More than 512 rows of one id.
     for (LayoutKind layout :

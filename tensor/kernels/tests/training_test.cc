@@ -311,6 +311,21 @@ std::vector<uint32_t> Bits(const Operand& x) {
   return bits;
 }
 
+TEST(RandomTest, AnyAddressHasTheSameNumbers) {
+  for (DType dtype : kFloatDTypes) {
+    Operand aligned(dtype, {37}), out(dtype, {38});
+    RunKernel(&KernelTable::random,
+              Args(aligned, RandomKind::kUniform, {5}, {100}));
+    RandomArgs args = Args(out, RandomKind::kUniform, {5}, {100});
+    args.out = static_cast<std::byte*>(out.data()) + SizeOf(dtype);
+    args.box = aligned.shape();
+    RunAllWays(&KernelTable::random, args, {&out}, "random");
+    Reals numbers = out.Read();
+    numbers.erase(numbers.begin());
+    EXPECT_EQ(numbers, aligned.Read()) << Name(dtype);
+  }
+}
+
 TEST(RandomTest, VectorsHaveTheBitsOfTheDefinition) {
   for (RandomKind kind : {RandomKind::kUniform, RandomKind::kNormal}) {
     for (int64_t first : {int64_t{0}, int64_t{0xFFFFFFF0}, int64_t{1} << 40}) {
