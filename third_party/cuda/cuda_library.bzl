@@ -52,8 +52,9 @@ def _compile(ctx, src, context, toolchain, pic):
     args.add_all(["-ccbin", toolchain.compiler_executable])
     args.add_all(["--expt-relaxed-constexpr", "-Xcompiler", "-Wno-psabi"])
 
-    # As on the CPU, only explicit multiply-adds are fused.
-    args.add("--fmad=false")
+    # As on the CPU, only explicit multiply-adds are fused by default.
+    fused = not quick and src.basename in ctx.attr.fused_srcs
+    args.add("--fmad=" + ("true" if fused else "false"))
     if pic:
         args.add_all(["-Xcompiler", "-fPIC"])
     args.add_all(_MODE_FLAGS[ctx.var["COMPILATION_MODE"]])
@@ -98,6 +99,9 @@ def _cuda_library_impl(ctx):
     merged = cc_common.merge_cc_infos(cc_infos = deps)
     context = merged.compilation_context
     srcs = ctx.files.srcs
+    for name in ctx.attr.fused_srcs:
+        if name not in [src.basename for src in srcs]:
+            fail("{}: no source {}".format(ctx.label, name))
     if ctx.attr._quick[BoolFlagInfo].value:
         srcs = _joined(ctx, srcs)
 
@@ -141,6 +145,10 @@ cuda_library = rule(
             doc = "Whether all of it is linked, whoever names it.",
         ),
         "deps": attr.label_list(providers = [CcInfo]),
+        "fused_srcs": attr.string_list(
+            doc = """File names of sources whose products and sums the compiler may
+            fuse. No bit of their results may depend on how a compiler does so.""",
+        ),
         "srcs": attr.label_list(allow_files = [".cu"], mandatory = True),
         "_cc_toolchain": attr.label(
             default = Label("@bazel_tools//tools/cpp:current_cc_toolchain"),
