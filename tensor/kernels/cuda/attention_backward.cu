@@ -2,7 +2,6 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <type_traits>
 
 #include "crosshatch/tensor/kernels/cuda/attention_geometry.h"
 #include "crosshatch/tensor/kernels/cuda/attention_mma.h"
@@ -159,6 +158,9 @@ __global__ void __launch_bounds__(kMostWarps* kWarpThreads)
 
 int64_t CudaAttentionBackwardWorkspaceBytes(const AttentionBackwardArgs& args) {
   const AttentionArgs& forward = args.forward;
+  if (attention::IsByMma(forward)) {
+    return attention::MmaBackwardLayout(forward).bytes;
+  }
   return forward.batch * forward.q_heads * forward.q_len *
          SizeOf(StatisticsDType(forward.dtype)) *
          (attention::HasShifts(forward) ? 2 : 1);
@@ -168,6 +170,9 @@ void CudaAttentionBackward(const AttentionBackwardArgs& args,
                            KernelContext& context) {
   const AttentionArgs& forward = args.forward;
   if (forward.q_heads == 0) return;
+  if (attention::IsByMma(forward)) {
+    return attention::MmaAttentionBackward(args, context);
+  }
   attention::DispatchAttention(forward.dtype, [&](auto zero) {
     using C = decltype(zero);
     auto* const deltas = static_cast<C*>(args.workspace);
@@ -175,11 +180,6 @@ void CudaAttentionBackward(const AttentionBackwardArgs& args,
                  GeometryOfItems(forward.batch * forward.q_heads *
                                  forward.q_len * kWarpThreads),
                  context, args, deltas);
-    if constexpr (std::is_same_v<C, float>) {
-      if (attention::IsByMma(forward)) {
-        return attention::MmaAttentionBackward(args, deltas, context);
-      }
-    }
     LaunchKernel(
         "attention_dq", &attention::QueryGradientKernel<C>,
         attention::GeometryOf<C>(forward, forward.q_heads, forward.q_len),

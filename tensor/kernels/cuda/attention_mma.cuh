@@ -22,9 +22,9 @@
 /// and in column ColOf(n, i) of the n-th of several adjacent ones.
 
 #include <cstdint>
-#include <limits>
 #include <type_traits>
 
+#include "crosshatch/tensor/kernels/cuda/async_copy.cuh"
 #include "crosshatch/tensor/kernels/cuda/attention_geometry.h"
 #include "crosshatch/tensor/kernels/cuda/attention_scores.cuh"
 #include "crosshatch/tensor/kernels/cuda/element.cuh"
@@ -33,8 +33,6 @@
 
 namespace crosshatch::internal::attention {
 
-inline constexpr int kMmaRows = 16;  // Of a warp.
-inline constexpr int kMmaWarps = 4;
 inline constexpr int kMmaBlockRows = kMmaRows * kMmaWarps;
 inline constexpr int kMmaThreads = kMmaWarps * kWarpThreads;
 // Minimum blocks per multiprocessor; more would leave a thread too few
@@ -91,87 +89,99 @@ __device__ __forceinline__ void StoreEight(uint16_t* to, const Eight& eight,
   }
 }
 
-/// Loads the `count` rows of a head from `row` on, with its `dim` columns, into
-/// a tile, using `threads` threads of which this one is `thread`. Zeros
-/// outside.
-template <int kCols>
-__device__ void LoadRows(TileRow<kCols>* tile, const Head& head, int64_t row,
-                         int count, int dim, int thread, int threads) {
-  constexpr int kEights = kCols / 8;
-  // Loads in flight together.
-  constexpr int kBatch = 4;
-  const uint16_t* const data =
-      static_cast<const uint16_t*>(head.data) + head.first;
-  const bool is_vector = IsOfVectors(data, head.time_stride);
-  for (int first = thread; first < count * kEights; first += kBatch * threads) {
-    Eight batch[kBatch];
+/// Copies rows of a head to tiles in shared memory, asynchronously unless the
+/// head's rows are no vectors. All kMmaThreads threads of a block copy
+/// together. \tparam kVectors whether all rows are known to be vectors
+template <int kCols, bool kVectors>
+class RowCopier {
+ public:
+  __device__ __forceinline__ RowCopier(const Head& head, int dim)
+      : row_(static_cast<int>(threadIdx.x) / kEights),
+        eight_(static_cast<int>(threadIdx.x) % kEights),
+        count_(dim - 8 * eight_ < 8 ? dim - 8 * eight_ : 8),
+        length_(static_cast<int>(head.length) - row_),
+        stride_(head.time_stride),
+        is_vector_(
+            kVectors ||
+            IsOfVectors(static_cast<const uint16_t*>(head.data) + head.first,
+                        head.time_stride)),
+        from_(static_cast<const uint16_t*>(head.data) + head.first +
+              row_ * stride_ + 8 * eight_) {
+    if (count_ < 0) count_ = 0;
+  }
+
+  /// Copies kRows rows from `row` on; zeros outside of the head.
+  template <int kRows>
+  __device__ __forceinline__ void Start(TileRow<kCols>* tile, int row) const {
+    static_assert(kRows % kStep == 0);
+    const uint16_t* from = from_ + row * stride_;
+    Eight* const to = &tile[row_].eights[eight_];
+    const int left = length_ - row;
 #pragma unroll
-    for (int j = 0; j < kBatch; ++j) {
-      const int i = first + j * threads;
-      const int64_t t = row + i / kEights;
-      const int d = i % kEights * 8;
-      batch[j] =
-          i < count * kEights && t < head.length && d < dim
-              ? LoadEight(data + t * head.time_stride + d, dim - d, is_vector)
-              : Eight{};
-    }
-#pragma unroll
-    for (int j = 0; j < kBatch; ++j) {
-      const int i = first + j * threads;
-      if (i < count * kEights) {
-        tile[i / kEights].eights[i % kEights] = batch[j];
+    for (int r = 0; r < kRows; r += kStep) {
+      const int count = r < left ? count_ : 0;
+      Eight* const to_row = to + r * (kEights + 1);
+      if (is_vector_) {
+        StartCopy(to_row, from, 2 * count);
+      } else {
+        *to_row = LoadEight(from, count, /*is_vector=*/false);
       }
+      from += kStep * stride_;
     }
   }
-}
 
-/// Returns the warp's rows, of a tile of its own, as left matrices.
+ private:
+  static constexpr int kEights = kCols / 8;
+  static constexpr int kStep = kMmaThreads / kEights;
+  int row_;
+  int eight_;
+  int count_;
+  int length_;
+  int64_t stride_;
+  bool is_vector_;
+  const uint16_t* from_;
+};
+
+/// Loads the warp's rows, of a tile of its own, as left matrices.
 template <int kCols>
-__device__ void LoadLefts(const TileRow<kCols>* own, int dim,
-                          MmaLeft<kCols>& left) {
+__device__ __forceinline__ void LoadLefts(const TileRow<kCols>* own, int dim,
+                                          MmaLeft<kCols>& left) {
 #pragma unroll
   for (int k = 0; k < kCols / 16; ++k) {
     if (16 * k < dim) LoadLeft(left[k], own, 2 * k);
   }
 }
 
-/// The same for rows of a head, via `own`.
-template <int kCols>
-__device__ void LoadLefts(TileRow<kCols>* own, const Head& head, int64_t row,
-                          int dim, MmaLeft<kCols>& left) {
-  // Before other rows overwrite those that some lane still loads.
-  __syncwarp();
-  LoadRows(own, head, row, kMmaRows, dim, LaneOfWarp(), kWarpThreads);
-  __syncwarp();
-  LoadLefts(own, dim, left);
-}
-
-/// Stores the warp's rows from `row` on, each times its factor, via `own`.
-template <DType kDType, int kCols>
-__device__ void StoreRows(TileRow<kCols>* own, const MmaSums<kCols>& sums,
-                          const float (&factors)[2], const HeadsOutput& out,
-                          const Where& where, int64_t row, int64_t length,
-                          int dim) {
-  constexpr int kEights = kCols / 8;
+/// Stores the warp's 16 rows from `row` on, each times its factor, via `own`:
+/// the kWidth columns from `col` on.
+template <DType kDType, int kWidth, int kCols>
+__device__ __forceinline__ void StoreRows(TileRow<kCols>* own, int col,
+                                          const MmaSums<kWidth>& sums,
+                                          const float (&factors)[2],
+                                          const HeadsOutput& out, int64_t batch,
+                                          int64_t head, int64_t row,
+                                          int64_t length, int dim) {
+  constexpr int kEights = kWidth / 8;
+  const int first = col / 8;
 #pragma unroll
   for (int n = 0; n < kEights; ++n) {
 #pragma unroll
     for (int i = 0; i < 4; i += 2) {
-      own[RowOf(i)].eights[n].values[LaneOfWarp() % 4] = PairOf<kDType>(
+      own[RowOf(i)].eights[first + n].values[LaneOfWarp() % 4] = PairOf<kDType>(
           sums[n][i] * factors[i / 2], sums[n][i + 1] * factors[i / 2]);
     }
   }
   __syncwarp();
   uint16_t* const data = static_cast<uint16_t*>(out.data) +
-                         where.batch * out.batch_stride +
-                         where.head * out.head_stride;
+                         batch * out.batch_stride + head * out.head_stride;
   const bool is_vector = IsOfVectors(data, out.time_stride);
   for (int i = LaneOfWarp(); i < kMmaRows * kEights; i += kWarpThreads) {
     const int64_t t = row + i / kEights;
-    const int d = i % kEights * 8;
+    const int d = col + i % kEights * 8;
     if (t >= length || d >= dim) continue;
     StoreEight(data + t * out.time_stride + d,
-               own[i / kEights].eights[i % kEights], dim - d, is_vector);
+               own[i / kEights].eights[first + i % kEights], dim - d,
+               is_vector);
   }
 }
 
@@ -181,9 +191,9 @@ __device__ void StoreRows(TileRow<kCols>* own, const MmaSums<kCols>& sums,
 
 /// products += the warp's rows times the transpose of kRows rows of a tile.
 template <DType kDType, int kCols, int kRows>
-__device__ void AddProducts(const MmaLeft<kCols>& left,
-                            const TileRow<kCols>* rows, int dim,
-                            MmaSums<kRows>& products) {
+__device__ __forceinline__ void AddProducts(const MmaLeft<kCols>& left,
+                                            const TileRow<kCols>* rows, int dim,
+                                            MmaSums<kRows>& products) {
 #pragma unroll
   for (int k = 0; k < kCols / 16; ++k) {
     if (16 * k >= dim) continue;
@@ -197,48 +207,112 @@ __device__ void AddProducts(const MmaLeft<kCols>& left,
   }
 }
 
+/// The same with rows in a tile of the warp's own, for fewer registers.
+template <DType kDType, int kCols, int kRows>
+__device__ __forceinline__ void AddProducts(const TileRow<kCols>* own,
+                                            const TileRow<kCols>* rows, int dim,
+                                            MmaSums<kRows>& products) {
+#pragma unroll
+  for (int k = 0; k < kCols / 16; ++k) {
+    if (16 * k >= dim) continue;
+    LeftPart left;
+    LoadLeft(left, own, 2 * k);
+#pragma unroll
+    for (int n = 0; n < kRows / 16; ++n) {
+      RightPart right[2];
+      LoadRightOfTransposed(right, rows + 16 * n, 2 * k);
+      MultiplyAdd<kDType>(products[2 * n], left, right[0]);
+      MultiplyAdd<kDType>(products[2 * n + 1], left, right[1]);
+    }
+  }
+}
+
+/// sums += a left matrix times 16 rows of a tile, of which the columns are from
+/// `col` on.
+template <DType kDType, int kWidth, int kCols>
+__device__ __forceinline__ void AddRows(const LeftPart& left,
+                                        const TileRow<kCols>* rows, int col,
+                                        int dim, MmaSums<kWidth>& sums) {
+#pragma unroll
+  for (int n = 0; n < kWidth / 16; ++n) {
+    if (col + 16 * n >= dim) continue;
+    RightPart right[2];
+    LoadRight(right, rows, col / 8 + 2 * n);
+    MultiplyAdd<kDType>(sums[2 * n], left, right[0]);
+    MultiplyAdd<kDType>(sums[2 * n + 1], left, right[1]);
+  }
+}
+
 /// sums += weights, rounded to kDType, times kRows rows of a tile.
 template <DType kDType, int kCols, int kRows>
-__device__ void AddWeighted(const MmaSums<kRows>& weights,
-                            const TileRow<kCols>* rows, int dim,
-                            MmaSums<kCols>& sums) {
+__device__ __forceinline__ void AddWeighted(const MmaSums<kRows>& weights,
+                                            const TileRow<kCols>* rows, int dim,
+                                            MmaSums<kCols>& sums) {
   // Lanes diverge when they compute their weights and multiply together.
   __syncwarp();
 #pragma unroll
   for (int k = 0; k < kRows / 16; ++k) {
     LeftPart left;
     LeftOfSums<kDType>(left, weights[2 * k], weights[2 * k + 1]);
+    AddRows<kDType, kCols>(left, rows + 16 * k, 0, dim, sums);
+  }
+}
+
+/// sums += 16 rows of the tile `lefts`, of kRows columns, times kRows rows of a
+/// tile, of which the columns are from `col` on.
+template <DType kDType, int kWidth, int kRows, int kCols>
+__device__ __forceinline__ void AddTiles(const TileRow<kRows>* lefts,
+                                         const TileRow<kCols>* rows, int col,
+                                         int dim, MmaSums<kWidth>& sums) {
 #pragma unroll
-    for (int n = 0; n < kCols / 16; ++n) {
-      if (16 * n >= dim) continue;
-      RightPart right[2];
-      LoadRight(right, rows + 16 * k, 2 * n);
-      MultiplyAdd<kDType>(sums[2 * n], left, right[0]);
-      MultiplyAdd<kDType>(sums[2 * n + 1], left, right[1]);
-    }
+  for (int k = 0; k < kRows / 16; ++k) {
+    LeftPart left;
+    LoadLeft(left, lefts, 2 * k);
+    AddRows<kDType, kWidth>(left, rows + 16 * k, col, dim, sums);
+  }
+}
+
+/// sums += the transpose of 16 columns from `left_col` on of the tile `lefts`,
+/// of kRows rows, times as many rows of another, of which the columns are from
+/// `col` on.
+template <DType kDType, int kWidth, int kRows, int kLeftCols, int kCols>
+__device__ __forceinline__ void AddTransposed(const TileRow<kLeftCols>* lefts,
+                                              int left_col,
+                                              const TileRow<kCols>* rows,
+                                              int col, int dim,
+                                              MmaSums<kWidth>& sums) {
+#pragma unroll
+  for (int k = 0; k < kRows / 16; ++k) {
+    LeftPart left;
+    LoadLeftOfTransposed(left, lefts + 16 * k, left_col / 8);
+    AddRows<kDType, kWidth>(left, rows + 16 * k, col, dim, sums);
   }
 }
 
 /// @}
 
-/// Calls f(DTypeConstant<dtype>(), a constant of the tiles' columns).
+/// Calls f(DTypeConstant<dtype>(), a constant of the tiles' columns,
+/// std::bool_constant<is_plain>()).
 template <typename F>
-void DispatchMma(const AttentionArgs& args, F&& f) {
+void DispatchMma(const AttentionArgs& args, bool is_plain, F&& f) {
+  const auto of_cols = [&](auto dtype, auto cols) {
+    if (is_plain) return f(dtype, cols, std::true_type());
+    return f(dtype, cols, std::false_type());
+  };
   const auto of_dtype = [&](auto dtype) {
-    if (args.head_dim <= 64) return f(dtype, std::integral_constant<int, 64>());
-    return f(dtype, std::integral_constant<int, kMmaMostCols>());
+    switch (MmaColsOf(args.head_dim)) {
+      case 64:
+        return of_cols(dtype, std::integral_constant<int, 64>());
+      case 128:
+        return of_cols(dtype, std::integral_constant<int, 128>());
+      default:
+        return of_cols(dtype, std::integral_constant<int, kMmaMostCols>());
+    }
   };
   if (args.dtype == DType::kBFloat16) {
     return of_dtype(DTypeConstant<DType::kBFloat16>());
   }
   return of_dtype(DTypeConstant<DType::kFloat16>());
-}
-
-/// Returns the geometry of kernels with `rows` rows of each of `heads` heads.
-inline LaunchGeometry MmaGeometryOf(const AttentionArgs& args, int64_t heads,
-                                    int64_t rows) {
-  return GeometryOfTiles(args.batch * heads, rows, kMmaRows, kMmaWarps,
-                         args.head_dim > 0 ? 1 : 0);
 }
 
 }  // namespace crosshatch::internal::attention

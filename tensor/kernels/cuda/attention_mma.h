@@ -11,11 +11,9 @@ namespace crosshatch::internal::attention {
 
 void MmaAttention(const AttentionArgs& args, KernelContext& context);
 
-/// \param deltas for each query [batch, q_heads, q_len] the product of its
-///     output and the gradient of that. After all of them come the MaskShifts,
-///     if any.
+/// \param args the workspace has MmaBackwardLayout(args.forward).bytes bytes
 void MmaAttentionBackward(const AttentionBackwardArgs& args,
-                          const float* deltas, KernelContext& context);
+                          KernelContext& context);
 
 }  // namespace crosshatch::internal::attention
 

@@ -99,25 +99,99 @@ __device__ uint32_t ShownByRuns(const KeyRun (&runs)[2], int64_t key) {
 }
 
 /// Returns the elements within the runs of their columns, which are queries:
-/// lane c has the `run` of column c. Rows are keys from `key` on.
+/// lane `first_col` + c has the run of column c, [begin, end) of the rows,
+/// which are keys.
 template <int kQueries>
-__device__ uint32_t ShownByColumns(const KeyRun& run, int64_t key) {
-  const int own_begin = Within<kMmaRows>(run.begin, key);
-  const int own_end = Within<kMmaRows>(run.end, key);
+__device__ uint32_t ShownByColumns(int begin, int end, int first_col) {
   uint32_t shown = 0;
 #pragma unroll
   for (int n = 0; n < kQueries / 8; ++n) {
 #pragma unroll
     for (int col = 0; col < 2; ++col) {
-      const int begin = __shfl_sync(kFullWarp, own_begin, ColOf(n, col));
-      const int end = __shfl_sync(kFullWarp, own_end, ColOf(n, col));
+      const int from = first_col + ColOf(n, col);
+      const int col_begin = __shfl_sync(kFullWarp, begin, from);
+      const int col_end = __shfl_sync(kFullWarp, end, from);
 #pragma unroll
       for (int i = col; i < 4; i += 2) {
-        if (RowOf(i) >= begin && RowOf(i) < end) shown |= 1u << (4 * n + i);
+        if (RowOf(i) >= col_begin && RowOf(i) < col_end) {
+          shown |= 1u << (4 * n + i);
+        }
       }
     }
   }
   return shown;
+}
+
+/// What a warp's queries attend to: each of the keys [all_begin, all_end) by
+/// all of them, and those outside of [any_begin, any_end) by none.
+struct SeenKeys {
+  int any_begin;
+  int any_end;
+  int all_begin;
+  int all_end;
+
+  __device__ __forceinline__ bool SeesAny(int key, int keys) const {
+    return any_begin < key + keys && key < any_end;
+  }
+  __device__ __forceinline__ bool SeesAll(int key, int keys) const {
+    return all_begin <= key && key + keys <= all_end;
+  }
+};
+
+/// Returns it for the kMmaRows queries from `row` on, of which lanes have
+/// `runs`. Queries beyond the last one do not count.
+__device__ inline SeenKeys SeenByRows(const AttentionArgs& args, int64_t row,
+                                      const KeyRun (&runs)[2]) {
+  constexpr int kLast = std::numeric_limits<int>::max();
+  SeenKeys seen = {kLast, 0, 0, kLast};
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if (row + RowOf(2 * half) >= args.q_len) continue;
+    const int begin = static_cast<int>(runs[half].begin);
+    const int end = static_cast<int>(runs[half].end);
+    if (begin < end) {
+      seen.any_begin = SmallerOf(seen.any_begin, begin);
+      seen.any_end = LargerOf(seen.any_end, end);
+    }
+    seen.all_begin = LargerOf(seen.all_begin, begin);
+    seen.all_end = SmallerOf(seen.all_end, end);
+  }
+  const auto smaller = [](int a, int b) { return SmallerOf(a, b); };
+  const auto larger = [](int a, int b) { return LargerOf(a, b); };
+  return {WarpReduce(seen.any_begin, smaller), WarpReduce(seen.any_end, larger),
+          WarpReduce(seen.all_begin, larger),
+          WarpReduce(seen.all_end, smaller)};
+}
+
+/// Sets scores of keys outside of the runs of their rows to -inf.
+template <int kKeys>
+__device__ __forceinline__ void HideOthers(const KeyRun (&runs)[2], int key,
+                                           MmaSums<kKeys>& scores) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int col = key + ColOf(0, i);
+    const int begin = static_cast<int>(runs[i / 2].begin) - col;
+    const int end = static_cast<int>(runs[i / 2].end) - col;
+#pragma unroll
+    for (int n = 0; n < kKeys / 8; ++n) {
+      if (8 * n < begin || 8 * n >= end) {
+        scores[n][i] = -std::numeric_limits<float>::infinity();
+      }
+    }
+  }
+}
+
+/// Sets weights that are not in `kept` to 0.
+template <int kCols>
+__device__ __forceinline__ void ZeroOthers(uint32_t kept,
+                                           MmaSums<kCols>& weights) {
+#pragma unroll
+  for (int n = 0; n < kCols / 8; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (!Has(kept, n, i)) weights[n][i] = 0.0f;
+    }
+  }
 }
 
 /// Converts products to scores, minus the shifts of their queries; -inf if not

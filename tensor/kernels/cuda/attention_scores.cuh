@@ -251,6 +251,13 @@ __device__ inline int64_t FirstQuery(const AttentionArgs& args, int64_t key,
   return args.causal && first > 0 ? first / tile * tile : 0;
 }
 
+/// Returns the end of the queries that may attend to a key below `key_end`.
+__device__ inline int64_t EndQuery(const AttentionArgs& args, int64_t key_end) {
+  if (args.window == 0) return args.q_len;
+  const int64_t end = key_end - 1 + args.window - args.kv_len + args.q_len;
+  return end < args.q_len ? end : args.q_len;
+}
+
 }  // namespace crosshatch::internal::attention
 
 #endif  // CROSSHATCH_TENSOR_KERNELS_CUDA_ATTENTION_SCORES_CUH_

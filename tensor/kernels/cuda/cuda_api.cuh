@@ -7,7 +7,9 @@
 /// emulation, which needs neither a toolkit nor a device. Differences between
 /// the two are here:
 ///
-/// - CH_SHARED(name, type) declares memory shared by the threads of a block;
+/// - CH_SHARED(name, type) declares memory shared by the threads of a block,
+/// and
+///   CH_DYNAMIC_SHARED the launch's LaunchGeometry::shared_bytes of it;
 /// - LoadGlobal and StoreGlobal are the only access to global memory, so that
 ///   the emulation counts the bytes;
 /// - LaunchKernel replaces <<<>>>.
@@ -28,6 +30,10 @@
 
 #if !defined(CROSSHATCH_CUDA_EMULATION)
 #define CH_SHARED(name, ...) __shared__ std::type_identity_t<__VA_ARGS__> name
+#define CH_DYNAMIC_SHARED(name, ...)                                 \
+  extern __shared__ __align__(16) unsigned char ch_dynamic_shared[]; \
+  auto& name =                                                       \
+      *reinterpret_cast<std::type_identity_t<__VA_ARGS__>*>(ch_dynamic_shared)
 #endif
 
 namespace crosshatch::internal {
@@ -67,6 +73,9 @@ inline cudaStream_t StreamOf(KernelContext& context) {
   return static_cast<cudaStream_t>(CudaContextOf(context).stream);
 }
 
+/// Shared memory of a block that a kernel has without an opt-in, in bytes.
+inline constexpr int kStaticSharedBytes = 48 << 10;
+
 /// Issues `kernel` to the stream of `context`; nothing if there are no blocks.
 /// `name`, a literal, names the kernel in messages.
 template <typename... Params>
@@ -80,16 +89,26 @@ void LaunchKernel(const char* name, void (*kernel)(Params...),
                       static_cast<unsigned>(geometry.threads_y), 1};
 #if defined(CROSSHATCH_CUDA_EMULATION)
   CheckCuda(
-      emulation::LaunchKernel({.kernel = name,
-                               .grid = grid,
-                               .block = block,
-                               .code = reinterpret_cast<const void*>(kernel)},
-                              StreamOf(context), [=] { kernel(args...); }),
+      emulation::LaunchKernel(
+          {.kernel = name,
+           .grid = grid,
+           .block = block,
+           .dynamic_shared_bytes = static_cast<size_t>(geometry.shared_bytes),
+           .code = reinterpret_cast<const void*>(kernel)},
+          StreamOf(context), [=] { kernel(args...); }),
       name);
 #else
   void* pointers[] = {static_cast<void*>(&args)...};
-  CheckCuda(cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, block,
-                             pointers, 0, StreamOf(context)),
+  const void* const code = reinterpret_cast<const void*>(kernel);
+  if (geometry.shared_bytes > kStaticSharedBytes) {
+    CheckCuda(
+        cudaFuncSetAttribute(code, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             geometry.shared_bytes),
+        name);
+  }
+  CheckCuda(cudaLaunchKernel(code, grid, block, pointers,
+                             static_cast<size_t>(geometry.shared_bytes),
+                             StreamOf(context)),
             name);
 #endif
 }

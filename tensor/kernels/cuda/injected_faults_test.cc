@@ -23,6 +23,7 @@ namespace crosshatch {
 namespace {
 
 using kernel_test::Bytes;
+using kernel_test::DeviceVector;
 using kernel_test::Kernels;
 using kernel_test::LayoutKind;
 using kernel_test::Operand;
@@ -39,7 +40,7 @@ class InjectedKernelFaultsTest : public ::testing::Test {
   }
 
   void InjectInThoseWithBarriers();
-  void InjectInAttention(DType dtype);
+  void InjectInAttention(DType dtype, int64_t dim);
   void InjectInAllOthers();
 
   KernelFaults faults_;
@@ -85,8 +86,10 @@ void InjectedKernelFaultsTest::InjectInThoseWithBarriers() {
                                    context);
                   }});
 
-  InjectInAttention(kFloat32);
-  InjectInAttention(kBFloat16);
+  InjectInAttention(kFloat32, 48);
+  // Tiles of 64 and of 256 columns differ in what shared memory holds.
+  InjectInAttention(kBFloat16, 48);
+  InjectInAttention(kBFloat16, 256);
 
   Operand normed(kFloat32, {5, 700});
   Operand mean(kFloat32, {5});
@@ -106,20 +109,21 @@ void InjectedKernelFaultsTest::InjectInThoseWithBarriers() {
 }
 
 // The kernels of 16-bit floats are separate.
-void InjectedKernelFaultsTest::InjectInAttention(DType dtype) {
+void InjectedKernelFaultsTest::InjectInAttention(DType dtype, int64_t dim) {
   const KernelTable& kernels = Kernels();
-  const std::string of_dtype = std::string(" of ") + Name(dtype);
-  Operand q = Filled(dtype, {1, 70, 2, 48});
-  Operand k = Filled(dtype, {1, 70, 1, 48});
-  Operand v = Filled(dtype, {1, 70, 1, 48});
-  Operand out(dtype, {1, 70, 2, 48});
+  const std::string of_dtype =
+      std::string(" of ") + Name(dtype) + " " + std::to_string(dim);
+  Operand q = Filled(dtype, {1, 70, 2, dim});
+  Operand k = Filled(dtype, {1, 70, 1, dim});
+  Operand v = Filled(dtype, {1, 70, 1, dim});
+  Operand out(dtype, {1, 70, 2, dim});
   Operand logsumexp(kFloat32, {1, 2, 70});
   AttentionArgs attention = {.batch = 1,
                              .q_len = 70,
                              .kv_len = 70,
                              .q_heads = 2,
                              .kv_heads = 1,
-                             .head_dim = 48,
+                             .head_dim = dim,
                              .q = q.heads(),
                              .k = k.heads(),
                              .v = v.heads(),
@@ -133,10 +137,10 @@ void InjectedKernelFaultsTest::InjectInAttention(DType dtype) {
          kernels.attention(attention, context);
        }});
 
-  Operand grad = Filled(dtype, {1, 70, 2, 48});
-  Operand dq(dtype, {1, 70, 2, 48});
-  Operand dk(dtype, {1, 70, 1, 48});
-  Operand dv(dtype, {1, 70, 1, 48});
+  Operand grad = Filled(dtype, {1, 70, 2, dim});
+  Operand dq(dtype, {1, 70, 2, dim});
+  Operand dk(dtype, {1, 70, 1, dim});
+  Operand dv(dtype, {1, 70, 1, dim});
   kernel_test::Run(
       [&](KernelContext& context) { kernels.attention(attention, context); });
   AttentionBackwardArgs backward = {.forward = attention,
@@ -153,6 +157,27 @@ void InjectedKernelFaultsTest::InjectInAttention(DType dtype) {
                     kernels.attention_backward(backward, context);
                   },
                   {&more}});
+
+  // The last keys are in a block that no query sees.
+  if (dtype == kBFloat16) {
+    DeviceVector<int32_t> ranges;
+    for (int i = 0; i < 70; ++i) ranges.insert(ranges.end(), {0, 30});
+    AttentionBackwardArgs of_few = backward;
+    of_few.forward.key_ranges = ranges.data();
+    faults_.Inject(
+        {"attention_backward of few keys" + of_dtype,
+         {&dq, &dk, &dv},
+         [&](KernelContext& context) {
+           kernels.attention_backward(of_few, context);
+         },
+         {&more},
+         {{"attention_mma_delta without its last load",
+           "queries without keys would get zeros, later overwritten"},
+          {"attention_mma_gradients without its last load",
+           "it is a range of no keys instead of other keys"},
+          {"attention_mma_gradients with a store behind its last one",
+           "it is one of many zeros"}}});
+  }
 
   // All threads of a block skip tiles that a mask hides.
   Operand hidden(kBool, {1, 1, 70, 70});
@@ -184,7 +209,9 @@ void InjectedKernelFaultsTest::InjectInAttention(DType dtype) {
                        },
                        {&for_masked}};
     if (mask == &lowered) {
-      call.harmless["attention_delta without its last load"] =
+      call.harmless[dtype == kBFloat16
+                        ? "attention_mma_delta without its last load"
+                        : "attention_delta without its last load"] =
           "it looks for the largest of a row, which is another";
     }
     faults_.Inject(call);
@@ -349,6 +376,23 @@ void InjectedKernelFaultsTest::InjectInAllOthers() {
            kernels.embedding_backward(embedding, context);
          },
          {&sorted});
+  // Rows of an id in two pieces.
+  Operand many_ids(kInt64, {40});
+  Operand many(kFloat32, {40, 37});
+  many.Fill(random_, -1, 1);
+  many_ids.Set(Reals(40, 2));
+  EmbeddingBackwardArgs of_many = embedding;
+  of_many.rows = 40;
+  of_many.ids = many_ids.data();
+  of_many.grad = many.rows();
+  Bytes sorted_many(
+      static_cast<size_t>(kernels.embedding_backward_workspace_bytes(of_many)));
+  of_many.workspace = sorted_many.data();
+  inject("embedding_backward of one id", {&out},
+         [&](KernelContext& context) {
+           kernels.embedding_backward(of_many, context);
+         },
+         {&sorted_many});
   Operand places(kInt32, sizes);
   Reals each_row;
   for (int64_t i = 0; i < 5 * 37; ++i) {

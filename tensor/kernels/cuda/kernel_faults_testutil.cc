@@ -199,7 +199,8 @@ void KernelFaults::ExpectAllInjected(
     int line = 1;
     for (size_t at = 0; at < text.size(); ++at) {
       if (text[at] == '\n') ++line;
-      if (text.compare(at, 16, "__syncthreads();") == 0) {
+      if (text.compare(at, 16, "__syncthreads();") == 0 ||
+          text.compare(at, 19, "WaitForCopies<0>();") == 0) {
         barriers.insert(name + ":" + std::to_string(line));
       }
     }

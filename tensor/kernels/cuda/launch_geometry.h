@@ -25,6 +25,9 @@ struct LaunchGeometry {
   int threads = kWarpThreads;
   int threads_y = 1;
   int64_t blocks_y = 1;
+  /// Shared memory of a block whose size the launch determines
+  /// (CH_DYNAMIC_SHARED).
+  int shared_bytes = 0;
 };
 
 /// Returns the geometry for independent items, which the grid's threads process

@@ -37,10 +37,10 @@ using Eight = Pack<uint32_t, 4>;
 
 /// A row of a tile in shared memory, `kCols` elements. Eight unused elements
 /// follow: with them the same columns of eight rows are in different banks, for
-/// every kCols that is a multiple of 64.
+/// every kCols that is a multiple of 32.
 template <int kCols>
 struct TileRow {
-  static_assert(kCols % 64 == 0);
+  static_assert(kCols % 32 == 0);
   Eight eights[kCols / 8 + 1];
 };
 
@@ -108,6 +108,17 @@ __device__ __forceinline__ void LoadLeft(LeftPart& left,
                                          int eight) {
   const int lane = LaneOfWarp();
   LoadMatrices<false>(left, &rows[lane % 16].eights[eight + lane / 16]);
+}
+
+/// Loads the left matrix whose 16 columns are 16 rows of a tile, of which its
+/// rows are the 16 columns from 8 * `eight` on.
+template <int kCols>
+__device__ __forceinline__ void LoadLeftOfTransposed(LeftPart& left,
+                                                     const TileRow<kCols>* rows,
+                                                     int eight) {
+  const int lane = LaneOfWarp();
+  LoadMatrices<true>(
+      left, &rows[lane / 16 * 8 + lane % 8].eights[eight + lane / 8 % 2]);
 }
 
 /// Loads two adjacent right matrices, whose 16 columns are 16 rows of a tile,

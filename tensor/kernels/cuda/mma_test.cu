@@ -91,8 +91,8 @@ TEST(MmaTest, EachLaneHasItsPartsOfTheMatrices) {
   TestPartsOfLanes<kFloat16>();
 }
 
-// Computes X Y^T, then X Y, then (X Y^T) X. X are columns 16 to 31 of a tile of
-// 16 rows, Y its columns 32 to 47.
+// Computes X Y^T, then X Y, then (X Y^T) X, then X^T Y. X are columns 16 to 31
+// of a tile of 16 rows, Y its columns 32 to 47.
 template <DType D>
 __global__ void TilesKernel(const uint16_t* numbers, float* products) {
   CH_SHARED(tile, TileRow<kCols>[16]);
@@ -104,7 +104,7 @@ __global__ void TilesKernel(const uint16_t* numbers, float* products) {
   __syncwarp();
   LeftPart x;
   LoadLeft(x, tile, 2);
-  SumsPart sums[3][2] = {};
+  SumsPart sums[4][2] = {};
   RightPart right[2];
   LoadRightOfTransposed(right, tile, 4);
   for (int n = 0; n < 2; ++n) MultiplyAdd<D>(sums[0][n], x, right[n]);
@@ -114,7 +114,10 @@ __global__ void TilesKernel(const uint16_t* numbers, float* products) {
   LeftOfSums<D>(left, sums[0][0], sums[0][1]);
   LoadRight(right, tile, 2);
   for (int n = 0; n < 2; ++n) MultiplyAdd<D>(sums[2][n], left, right[n]);
-  for (int e = 0; e < 24; ++e) {
+  LoadLeftOfTransposed(left, tile, 2);
+  LoadRight(right, tile, 4);
+  for (int n = 0; n < 2; ++n) MultiplyAdd<D>(sums[3][n], left, right[n]);
+  for (int e = 0; e < 32; ++e) {
     const int row = lane / 4 + e % 4 / 2 * 8;
     const int col = e / 4 % 2 * 8 + lane % 4 * 2 + e % 2;
     StoreGlobal(products + (e / 8 * 16 + row) * 16 + col,
@@ -135,19 +138,20 @@ void TestTiles() {
   for (int i = 0; i < 16 * kCols; ++i) {
     numbers.push_back(BitsOf<D>(Bit(i / kCols, i % kCols)));
   }
-  DeviceVector<float> products(3 * 16 * 16, -1);
+  DeviceVector<float> products(4 * 16 * 16, -1);
   kernel_test::Run([&](KernelContext& context) {
     LaunchKernel("products of tiles", &TilesKernel<D>, kOneWarp, context,
                  numbers.data(), products.data());
   });
   const auto x = [](int row, int col) { return Bit(row, 16 + col); };
   const auto y = [](int row, int col) { return Bit(row, 32 + col); };
-  int expected[3][16][16] = {};
+  int expected[4][16][16] = {};
   for (int k = 0; k < 16; ++k) {
     for (int row = 0; row < 16; ++row) {
       for (int col = 0; col < 16; ++col) {
         expected[0][row][col] += x(row, k) * y(col, k);
         expected[1][row][col] += x(row, k) * y(k, col);
+        expected[3][row][col] += x(k, row) * y(k, col);
       }
     }
   }

@@ -31,8 +31,8 @@ class AttentionOfSixteenBitsTest : public ::testing::TestWithParam<DType> {
 // Dims that do and do not fill vectors and tiles, in both memory orders.
 // Adjacent heads may be aligned to vectors or not.
 TEST_P(AttentionOfSixteenBitsTest, Dims) {
-  for (int64_t dim : {1, 2, 7, 8, 15, 17, 20, 24, 63, 64, 65, 72, 100, 127, 128,
-                      129, 136, 200}) {
+  for (int64_t dim : {1,  2,   7,   8,   15,  17,  20,  24,  63,  64, 65,
+                      72, 100, 127, 128, 129, 136, 200, 255, 256, 257}) {
     for (bool heads_first : {false, true}) {
       TestAttention(Of({.batch = 1,
                         .q_len = 19,
@@ -54,6 +54,98 @@ TEST_P(AttentionOfSixteenBitsTest, NoBatchAndNoHeads) {
   args.head_dim = 8;
   args.dtype = GetParam();
   RunKernel(&KernelTable::attention, args);
+}
+
+// Without rare features and with heads that fill tiles, other kernels run. Keys
+// are in several blocks, which add to dq in order.
+TEST_P(AttentionOfSixteenBitsTest, PlainProblems) {
+  for (int64_t dim : {64, 128, 256}) {
+    const std::pair<int64_t, int64_t> short_keys = {37, 70};
+    for (const auto& [q_len, kv_len] : AllOrFew<std::pair<int64_t, int64_t>>(
+             {{1, 1},
+              {1, 131},
+              {67, 67},
+              {131, 131},
+              {5, 0},
+              {0, 5},
+              {101, 37},
+              short_keys},
+             {dim > 64 ? short_keys : std::pair<int64_t, int64_t>{131, 131}})) {
+      for (bool causal : {false, true}) {
+        for (bool heads_first : AllOrFew({false, true}, {causal})) {
+          TestAttention(Of({.batch = 1 + q_len % 2,
+                            .q_len = q_len,
+                            .kv_len = kv_len,
+                            .q_heads = 3,
+                            .kv_heads = 1,
+                            .dim = dim,
+                            .causal = causal,
+                            .heads_first = heads_first}));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(AttentionOfSixteenBitsTest, WindowsAndDocumentsOfPlainProblems) {
+  for (int64_t dim : AllOrFew<int64_t>({64, 128, 256}, {64})) {
+    for (int64_t window : AllOrFew<int64_t>({1, 33, 64, 100}, {33})) {
+      for (bool causal : {false, true}) {
+        TestAttention(Of({.batch = 1,
+                          .q_len = 150,
+                          .kv_len = 150,
+                          .q_heads = 2,
+                          .kv_heads = 1,
+                          .dim = dim,
+                          .causal = causal,
+                          .window = window}));
+        TestAttention(Of({.batch = 1,
+                          .q_len = 193,
+                          .kv_len = 193,
+                          .q_heads = 1,
+                          .kv_heads = 1,
+                          .dim = dim,
+                          .causal = causal,
+                          .documents = {100, 0, 31, window}}));
+      }
+    }
+  }
+}
+
+// Documents that begin and end next to the bounds of tiles.
+TEST_P(AttentionOfSixteenBitsTest, BoundsNextToThoseOfTiles) {
+  for (int64_t dim : AllOrFew<int64_t>({64, 128, 256}, {64})) {
+    for (const auto& documents :
+         {std::vector<int64_t>{63, 64, 4}, {1, 64, 66}}) {
+      TestAttention(Of({.batch = 1,
+                        .q_len = 131,
+                        .kv_len = 131,
+                        .q_heads = 1,
+                        .kv_heads = 1,
+                        .dim = dim,
+                        .causal = false,
+                        .documents = documents}));
+    }
+  }
+}
+
+TEST_P(AttentionOfSixteenBitsTest, RareFeaturesOfFullHeads) {
+  for (int64_t dim : {64, 128, 256}) {
+    for (const bool has_mask : {false, true}) {
+      TestAttention(Of({.batch = 1,
+                        .q_len = 35,
+                        .kv_len = 70,
+                        .q_heads = 2,
+                        .kv_heads = 1,
+                        .dim = dim,
+                        .mask_dims = 14,
+                        .mask_dtype = kBool,
+                        .has_mask = has_mask,
+                        .documents = {30},
+                        .slopes = !has_mask,
+                        .dropout = has_mask ? 0.25 : 0}));
+    }
+  }
 }
 
 // Operands and results of a call, forward and backward.
