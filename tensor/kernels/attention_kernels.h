@@ -37,8 +37,8 @@ struct HeadsOutput {
 ///
 /// A query without keys, or whose scores are all -inf, gives zeros, a
 /// log-sum-exp of -inf, and probabilities of zero in the gradients. Memory
-/// besides the operands is of the order of tiles, or in the gradients of q,
-/// never q_len x kv_len. Fully masked tiles are skipped.
+/// besides the operands is of the order of tiles, never q_len x kv_len. Fully
+/// masked tiles are skipped.
 ///
 /// With dropout each probability is 0 or divided by 1 - dropout, before the
 /// product with v: 0 if the uniform number (RandomArgs) of its element of

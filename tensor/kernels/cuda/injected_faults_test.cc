@@ -182,6 +182,9 @@ void InjectedKernelFaultsTest::InjectInAttention(DType dtype, int64_t dim) {
   // All threads of a block skip tiles that a mask hides.
   Operand hidden(kBool, {1, 1, 70, 70});
   Operand lowered = Filled(kFloat32, {1, 1, 70, 70});
+  Reals values = lowered.Read();
+  values.back() = -1;  // The last one is not the largest of its row.
+  lowered.Set(values);
   Reals seen;
   for (int64_t i = 0; i < 70 * 70; ++i) seen.push_back(i % 70 < 40 ? 0 : 1);
   hidden.Set(seen);

@@ -174,7 +174,7 @@ struct Call {
     args.q_len = args.kv_len = kLen;
     args.q_heads = kHeads;
     args.kv_heads = 1;
-    args.head_dim = kDim;
+    args.head_dim = dim;
     args.q = q.heads();
     args.k = k.heads();
     args.v = v.heads();
@@ -203,6 +203,7 @@ struct Call {
 
   DType dtype;
   int64_t batch;
+  int64_t dim = kDim;  // Of the columns, those that are used.
   Operand q, k, v, grad, out, logsumexp, dq, dk, dv;
 };
 
@@ -249,6 +250,27 @@ TEST_P(AttentionOfSixteenBitsTest, NothingButInfinitelyLowScoresGivesZeros) {
   }
   EXPECT_THAT(call.logsumexp.Read(),
               ::testing::Each(-std::numeric_limits<Real>::infinity()));
+}
+
+// Rows that begin at pairs, and end within one.
+TEST_P(AttentionOfSixteenBitsTest, WritesNothingBetweenHeads) {
+  Call call(GetParam(), 1);
+  Random random(3);
+  for (Operand* x : {&call.q, &call.k, &call.v, &call.grad}) {
+    x->Fill(random, -1, 1);
+  }
+  Operand* const outputs[] = {&call.out, &call.dq, &call.dk, &call.dv};
+  for (Operand* x : outputs) {
+    x->Set(Reals(static_cast<size_t>(x->numel()), 7));
+  }
+  call.dim = Call::kDim - 1;
+  call.Run(0.25, 0, 0);
+  for (Operand* x : outputs) {
+    const Reals values = x->Read();
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (i % Call::kDim == Call::kDim - 1) EXPECT_EQ(values[i], 7) << i;
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, AttentionOfSixteenBitsTest,
