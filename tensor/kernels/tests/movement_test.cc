@@ -103,6 +103,17 @@ TEST(CopyTest, Transposes) {
   }
 }
 
+TEST(CopyTest, RowsEndWithinVectors) {
+  for (DType dtype : kAllDTypes) {
+    Random random(12);
+    Operand src(dtype, {3, 37}, LayoutKind::kAlignedRows),
+        out(dtype, {3, 37}, LayoutKind::kAlignedRows);
+    src.Fill(random, dtype == kUInt16 ? 0 : -100, 100);
+    Copy({src.shape(), src.in(), out.out()}, {&out}, "copy");
+    EXPECT_EQ(out.Read(), src.Read()) << Name(dtype);
+  }
+}
+
 TEST(CopyTest, TakesNegativeStrides) {
   Operand src(kInt32, {5}), out(kInt32, {5});
   src.Set({1, 2, 3, 4, 5});
