@@ -268,7 +268,9 @@ TEST_P(AttentionOfSixteenBitsTest, WritesNothingBetweenHeads) {
   for (Operand* x : outputs) {
     const Reals values = x->Read();
     for (size_t i = 0; i < values.size(); ++i) {
-      if (i % Call::kDim == Call::kDim - 1) EXPECT_EQ(values[i], 7) << i;
+      if (i % Call::kDim == Call::kDim - 1) {
+        EXPECT_EQ(values[i], 7) << i;
+      }
     }
   }
 }
