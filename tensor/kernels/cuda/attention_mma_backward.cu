@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -391,7 +392,7 @@ void MmaAttentionBackward(const AttentionBackwardArgs& args,
     constexpr int kCols = decltype(cols)::value;
     LaunchKernel("attention_mma_delta", &MmaDeltaKernel<kDType, kCols>,
                  GeometryOfItems(
-                     LargerOf<int64_t>(1, heads * forward.q_len * (kCols / 8))),
+                     std::max<int64_t>(1, heads * forward.q_len * (kCols / 8))),
                  context, args, deltas, dq);
     LaunchGeometry geometry = MmaGeometry(forward, forward.kv_heads,
                                           forward.kv_len, MmaKeysOf(kCols));
