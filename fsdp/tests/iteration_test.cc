@@ -157,8 +157,9 @@ TEST(IterationTest, AResetWaitsForReductions) {
           CH_RETURN_IF_ERROR(Step(job));
           root.ResetIteration();
           const Weights gradients = FullGradients(model);
+          if (mesh.world().rank() != 0) return absl::OkStatus();
           if (seed > 0) CH_EXPECT_TRUE(gradients == expected) << seed;
-          if (seed == 0 && mesh.world().rank() == 0) expected = gradients;
+          if (seed == 0) expected = gradients;
           return absl::OkStatus();
         },
         seed);
