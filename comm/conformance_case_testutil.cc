@@ -33,6 +33,12 @@ void WithType(DType dtype, F&& f) {
       return f(uint16_t());
     case DType::kBool:
       return f(bool());
+    case DType::kFloat8E4M3:
+      return f(Float8E4M3());
+    case DType::kFloat8E5M2:
+      return f(Float8E5M2());
+    case DType::kUInt8:
+      return f(uint8_t());
   }
 }
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/fsdp/float8_gather.h"
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/nn/activation_checkpoint.h"
 #include "crosshatch/tp/llama_plan.h"
@@ -72,6 +73,11 @@ absl::Status ParallelizeLlama(nn::Llama& model, const DeviceMesh& mesh,
   fsdp_options.cpu_offload = options.offload;
   if (options.dtype != kFloat32) {
     fsdp_options.mixed_precision.param_dtype = options.dtype;
+  }
+  // Without it, forward converts the weights, of which offloading keeps the
+  // shards in host memory.
+  if (options.float8.has_value() && !options.offload) {
+    fsdp_options.gather_hooks = fsdp::Float8GatherHooks(model);
   }
   for (nn::Module& block : model.blocks()) {
     if (options.recompute) CH_RETURN_IF_ERROR(nn::CheckpointActivations(block));

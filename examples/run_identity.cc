@@ -147,8 +147,12 @@ RunIdentity RunIdentity::Of(const TrainOptions& options,
     plan = options.plan.empty() ? tp::LlamaPlanText(options.config)
                                 : options.plan_text;
   }
+  std::string dtype = options.dtype == kBFloat16 ? "bfloat16" : "float32";
+  if (options.float8.has_value()) {
+    absl::StrAppend(&dtype, " --float8=", NameOf(options.float8));
+  }
   return {.model = checkpoint::FormatConfig(options.config),
-          .dtype = options.dtype == kBFloat16 ? "bfloat16" : "float32",
+          .dtype = std::move(dtype),
           .plan = std::move(plan),
           .eos = options.eos.has_value() ? *options.eos : kNoEos,
           .tokens = source.size(),

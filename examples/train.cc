@@ -30,6 +30,7 @@
 #include "crosshatch/launch/stop.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/mesh/mesh_collectives.h"
+#include "crosshatch/nn/layers/float8.h"
 #include "crosshatch/nn/models/llama.h"
 #include "crosshatch/nn/module_state.h"
 #include "crosshatch/nn/name_pattern.h"
@@ -167,6 +168,15 @@ class Trainer {
 };
 
 absl::Status Trainer::SetUp() {
+  if (options_.float8.has_value()) {
+    const nn::Float8Conversion made = nn::ConvertToFloat8Training(
+        model_, {.recipe = *options_.float8, .skip = {"lm_head"}});
+    if (made.converted.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--float8=", NameOf(options_.float8), ": ", made.ToString()));
+    }
+    report_.Note(made.ToString());
+  }
   CH_RETURN_IF_ERROR(ParallelizeLlama(model_, mesh_, options_));
   CH_ASSIGN_OR_RETURN(data_, mesh_.Slice(DataAxes(options_)));
   CH_ASSIGN_OR_RETURN(const bool resumes, Resume());

@@ -130,6 +130,7 @@ class TrainLmErrorsTest(TrainLmTestCase):
             # Other numbers.
             ([text, "--accumulate=0"], "--accumulate=0: must be at least 1"),
             ([text, "--accumulate=9"], "must be at most 8, the rows of"),
+            ([text, "--float8=mxfp8"], "must be tensorwise or rowwise"),
             ([text, "--schedule=step"], "must be constant, linear or cosine"),
             ([text, "--warmup=-1"], "--warmup=-1: must be at least 0"),
             ([text, "--warmup=9", "--steps=8", "--schedule=linear"],

@@ -43,6 +43,44 @@ class TrainLmFlagsTest(TrainLmTestCase):
             self.assertEqual(recomputed, plain)
             self.assertEqual(offloaded, plain)
 
+    def test_float8_trains_on_any_mesh_and_gathers_less(self):
+        flags = ["--dim=64", "--ffn=48", "--dtype=bfloat16"]
+        def gathered_bytes(line):
+            return line["moved"].get("fsdp", {}).get("all_gather", {}).get("bytes", 0)
+        plain = {}
+        gathered = {}
+        for mesh in ["fsdp:1", "fsdp:2,tp:2", "fsdp:3", "replicate:2,fsdp:2"]:
+            plain[mesh] = self.metrics("--mesh=" + mesh, *flags)
+            for recipe in ["tensorwise", "rowwise"]:
+                given = ["--mesh=" + mesh, *flags, "--float8=" + recipe]
+                lines = self.metrics(*given)
+                self.assertNotEqual(lines[0]["loss"], plain[mesh][0]["loss"])
+                for a, b in zip(lines, plain[mesh]):
+                    self.assertAlmostEqual(a["loss"], b["loss"], delta=0.05 * b["loss"])
+                without = [*TIMES, *VALUES]
+                recomputed = self.metrics(*given, "--recompute")
+                for a, b in zip(lines, recomputed):
+                    self.assertEqual([a[key] for key in VALUES], [b[key] for key in VALUES])
+                for line in lines:
+                    for key in without:
+                        del line[key]
+                self.assertEqual(lines, self.metrics(*given, "--engine=fake", without=without))
+                gathered[mesh, recipe] = gathered_bytes(lines[1])
+        for mesh, lines in plain.items():
+            self.assertEqual(gathered[mesh, "rowwise"], gathered_bytes(lines[1]), mesh)
+            if mesh != "fsdp:1":
+                self.assertLess(gathered[mesh, "tensorwise"], gathered[mesh, "rowwise"])
+
+    def test_float8_names_what_it_converts(self):
+        flags = ["--text=" + self.text, *SMALL, "--steps=1"]
+        run = self.run_program(*flags, "--float8=tensorwise")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertIn("linear layers in float8; skipped: ", run.stdout + run.stderr)
+        self.assertIn("lm_head (matches lm_head)", run.stdout + run.stderr)
+        run = self.run_program(*flags, "--dim=20", "--ffn=20", "--float8=rowwise")
+        self.assertNotEqual(run.returncode, 0)
+        self.assertIn("--float8=rowwise: 0 linear layers in float8", run.stderr)
+
     def test_packed_documents_are_documents_alone(self):
         # Documents of four tokens: four per row, or one per row.
         words = ["abc.", "bad.", "cab.", "deb.", "ebb."]

@@ -77,6 +77,9 @@ ABSL_FLAG(GivenSeed, seed, {0},
 ABSL_FLAG(std::string, dtype, "float32",
           "Element type of computations: float32 or bfloat16. Master weights "
           "stay float32.");
+ABSL_FLAG(std::string, float8, "",
+          "Float8 training: scaling of the products of the blocks' linear "
+          "layers, tensorwise or rowwise. Default: no float8.");
 ABSL_FLAG(
     bool, recompute, false,
     "Checkpoint activations: save only the inputs of each block and run its "
@@ -226,6 +229,15 @@ absl::StatusOr<bool> ParseDecay(const std::string& name) {
   if (name == "matrices") return true;
   return absl::InvalidArgumentError(
       absl::StrCat("--decay=", name, ": must be all or matrices"));
+}
+
+absl::StatusOr<std::optional<Float8Recipe>> ParseFloat8(
+    const std::string& name) {
+  if (name.empty()) return std::nullopt;
+  if (name == "tensorwise") return Float8Recipe::kTensorwise;
+  if (name == "rowwise") return Float8Recipe::kRowwise;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--float8=", name, ": must be tensorwise or rowwise"));
 }
 
 absl::StatusOr<nn::Schedule::Shape> ParseSchedule(const std::string& name) {
@@ -440,9 +452,15 @@ std::vector<std::pair<std::string, std::string>> Settings(
                                     : std::string("none")},
       {"tensor-parallel plan", options.plan.empty() ? "Llama's" : options.plan},
       {"dtype of computations", Name(options.dtype)},
+      {"float8", NameOf(options.float8)},
       {"recomputes", options.recompute ? "yes" : "no"},
       {"offloads", options.offload ? "yes" : "no"},
   };
+}
+
+const char* NameOf(std::optional<Float8Recipe> recipe) {
+  if (!recipe.has_value()) return "none";
+  return recipe == Float8Recipe::kTensorwise ? "tensorwise" : "rowwise";
 }
 
 absl::StatusOr<std::vector<MeshAxis>> ParseMesh(const std::string& text) {
@@ -513,6 +531,7 @@ absl::StatusOr<TrainOptions> ParseTrainOptions(int argc, char** argv) {
   options.seed_is_given = absl::GetFlag(FLAGS_seed).is_given;
   CH_ASSIGN_OR_RETURN(options.dtype,
                       ParseDType("dtype", absl::GetFlag(FLAGS_dtype)));
+  CH_ASSIGN_OR_RETURN(options.float8, ParseFloat8(absl::GetFlag(FLAGS_float8)));
   options.recompute = absl::GetFlag(FLAGS_recompute);
   options.offload = absl::GetFlag(FLAGS_offload);
   options.eval_text = absl::GetFlag(FLAGS_eval_text);

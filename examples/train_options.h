@@ -19,6 +19,7 @@
 #include "crosshatch/nn/models/llama_config.h"
 #include "crosshatch/nn/optim/schedule.h"
 #include "crosshatch/tensor/dtype.h"
+#include "crosshatch/tensor/ops/float8.h"
 
 namespace crosshatch::examples {
 
@@ -64,8 +65,9 @@ struct TrainOptions {
   uint64_t seed = 0;
   bool seed_is_given = false;  ///< If not, a resumed run uses its own.
   DType dtype = kFloat32;
-  bool recompute = false;  ///< Recompute blocks in backward.
-  bool offload = false;    ///< Shards and moments in host memory.
+  std::optional<Float8Recipe> float8;  ///< Unset: no float8.
+  bool recompute = false;              ///< Recompute blocks in backward.
+  bool offload = false;                ///< Shards and moments in host memory.
 
   std::vector<std::string> eval_text;  ///< Empty: no evaluation.
   int64_t eval_every = 0;              ///< Steps; 0: only after the last one.
@@ -106,6 +108,9 @@ struct TrainOptions {
 inline constexpr char kPrintPlan[] = "print";
 /// Ndim of the largest activations: rows, tokens, heads, head features.
 inline constexpr int kMaxDims = 4;
+
+/// Returns the name of a recipe of --float8, or "none".
+const char* NameOf(std::optional<Float8Recipe> recipe);
 
 /// Parses the command line, by ParseFlags (launch/launch_flags.h).
 /// \error kInvalidArgument naming the flag and a correct value.

@@ -180,11 +180,24 @@ absl::StatusOr<Sorted> SortParameters(Modules modules, const Uses& uses,
   return sorted;
 }
 
+// Whether a parameter has gather hooks, and what they do.
+enum class GatherKind { kPlain, kHooked, kHookedWithPost };
+
+GatherKind GatherKindOf(const nn::Parameter& parameter,
+                        const FullyShardOptions& options) {
+  if (!options.gather_hooks) return GatherKind::kPlain;
+  const auto hooks = options.gather_hooks(parameter);
+  if (hooks == nullptr) return GatherKind::kPlain;
+  return hooks->has_post_all_gather() ? GatherKind::kHookedWithPost
+                                      : GatherKind::kHooked;
+}
+
 // Properties that all parameters of a group share: its buffers have one dtype,
 // one gather dtype and one mesh, and all or none have gradients.
 struct Kind {
   DType dtype;
   DType param_dtype;
+  GatherKind gathers;
   bool trained;
   DeviceMesh mesh;
   friend bool operator==(const Kind&, const Kind&) = default;
@@ -203,6 +216,7 @@ std::string SeparationReason(const Kind& kind, const Kind& other,
   add(kind.dtype != other.dtype, "dtype");
   add(kind.dtype == other.dtype && kind.param_dtype != other.param_dtype,
       "dtype gathered in");
+  add(kind.gathers != other.gathers, "gather hooks");
   add(kind.mesh != other.mesh, "mesh");
   add(kind.trained != other.trained, kind.trained ? "trained" : "frozen");
   return why;
@@ -326,6 +340,11 @@ absl::Status CheckArguments(Modules modules, const DeviceMesh& mesh,
         "FullyShard: post_forward_mesh_size needs reshard_after_forward, which "
         "is false");
   }
+  if (options.gather_hooks && options.cpu_offload) {
+    return absl::InvalidArgumentError(
+        "FullyShard: gather_hooks convert shards on the device, and "
+        "cpu_offload keeps them in host memory; unset one of the two");
+  }
   return CheckOptions("FullyShard", options.prefetch, options.reduction);
 }
 
@@ -410,6 +429,7 @@ absl::Status ShardModules(absl::Span<nn::Module* const> modules,
     CH_RETURN_IF_ERROR(CheckPrecision(*parameter, options.mixed_precision));
     const Kind kind = {parameter->data().dtype(),
                        ParamGroup::ParamDType(*parameter, options),
+                       GatherKindOf(*parameter, options),
                        parameter->requires_grad(), parameter_mesh};
     auto found = kinds.begin();
     while (found != kinds.end() && found->first != kind) ++found;
@@ -426,6 +446,9 @@ absl::Status ShardModules(absl::Span<nn::Module* const> modules,
       if (kind.param_dtype !=
           options.mixed_precision.param_dtype.value_or(kind.dtype)) {
         absl::StrAppend(&name, " as ", Name(kind.param_dtype));
+      }
+      if (kind.gathers == GatherKind::kHookedWithPost) {
+        absl::StrAppend(&name, ", hooked");
       }
       absl::StrAppend(&name, kind.trained ? "" : ", frozen", ")");
       if (kind.mesh != mesh) {

@@ -9,6 +9,7 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/fsdp/first_rank_values.h"
+#include "crosshatch/fsdp/ragged_group.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/in_place.h"
@@ -18,23 +19,6 @@
 
 namespace crosshatch::fsdp {
 namespace {
-
-// Returns the interval of `dim` on each shard rank, relative to the start of
-// this rank's unsharded local tensor.
-std::vector<Interval> ShardIntervals(const ShardedForm& form, int fsdp_axis,
-                                     ShapeView global_shape, int dim) {
-  MeshCoordinate at = *form.mesh.coordinate();
-  const Box whole =
-      form.layout.WithReplicate(fsdp_axis).LocalBox(global_shape, at);
-  std::vector<Interval> intervals;
-  for (int r = 0; r < form.mesh.size(fsdp_axis); ++r) {
-    at[static_cast<size_t>(fsdp_axis)] = r;
-    intervals.push_back(
-        RelativeTo(form.layout.LocalBox(global_shape, at), whole.offsets)
-            .interval(dim));
-  }
-  return intervals;
-}
 
 absl::Status Annotate(const absl::Status& status, const std::string& name) {
   return absl::Status(status.code(), absl::StrCat("FullyShard: parameter ",
@@ -66,67 +50,19 @@ absl::StatusOr<int> ShardDim(const nn::Parameter& parameter,
   return counted;
 }
 
-// Returns the plan of a ragged group, and sets the cuts of the members'
-// layouts.
-//
-// Ranks at other coordinates of tensor parallelism may have fewer rows, but a
-// layout has one list of cuts: that for coordinate 0, which has most. The
-// others cut where it does, so their pieces may be uneven.
-absl::StatusOr<GroupPlan> MakeRagged(std::vector<PlannedParameter> planned,
-                                     const std::vector<int>& fsdp_axes,
-                                     const RaggedShard& ragged,
-                                     std::vector<GroupMember>& members) {
-  std::vector<RaggedParameter> first;
-  bool has_first_shape = true;
-  for (size_t i = 0; i < members.size(); ++i) {
-    const nn::Parameter& parameter = *members[i].parameter;
-    const ShardedForm& form = members[i].sharded_form;
-    const absl::Span<const int> axes = form.layout.axes_of_dim(0);
-    if (axes.empty() || axes.back() != fsdp_axes[i]) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "FullyShard: ragged_shard needs parameter ", parameter.name(),
-          " to be split on dim 0 by the FSDP axis last, but its layout is ",
-          form.layout.ToStringByDim()));
-    }
-    const int64_t block =
-        ragged.rows_per_block ? ragged.rows_per_block(parameter) : 1;
-    if (block < 1) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "FullyShard: RaggedShard::rows_per_block of parameter ",
-          parameter.name(), " is ", block, "; it must be at least 1"));
-    }
-    const MeshCoordinate origin(static_cast<size_t>(form.mesh.ndim()), 0);
-    const Shape shape = form.layout.WithReplicate(fsdp_axes[i])
-                            .LocalShape(parameter.data().sizes(), origin);
-    first.push_back(
-        {shape[0], NumElements(ShapeView(shape).subspan(1)), block});
-    has_first_shape = has_first_shape && shape == planned[i].full_shape;
-  }
-  const auto num_shards = static_cast<int>(planned[0].intervals.size());
-  RaggedPlan plan = PlanRaggedShards(first, num_shards);
-  std::vector<int64_t> offsets;
-  int64_t end = 0;
-  for (size_t i = 0; i < members.size(); ++i) {
-    ShardedForm& form = members[i].sharded_form;
-    form.layout = form.layout.WithCuts(0, std::move(plan.cuts[i]));
-    planned[i].intervals = ShardIntervals(
-        form, fsdp_axes[i], members[i].parameter->data().sizes(), /*dim=*/0);
-    offsets.push_back(end);
-    end += RoundUp(NumElements(planned[i].full_shape), kFullAlignment);
-  }
-  return has_first_shape
-             ? GroupPlan::Ragged(std::move(planned), num_shards,
-                                 std::move(plan.offsets), plan.slot_elems)
-             : GroupPlan::Ragged(std::move(planned), num_shards,
-                                 std::move(offsets), /*slot_elems=*/0);
-}
-
 }  // namespace
 
 DType ParamGroup::ParamDType(const nn::Parameter& parameter,
                              const FullyShardOptions& options) {
   const MixedPrecisionPolicy& precision = options.mixed_precision;
   const DType own = parameter.data().dtype();
+  if (options.gather_hooks) {
+    const auto hooks = options.gather_hooks(parameter);
+    if (hooks != nullptr && !hooks->has_post_all_gather()) {
+      const auto inputs = hooks->Inputs(parameter.data().sizes());
+      if (!inputs.empty()) return inputs[0].dtype;
+    }
+  }
   if (!IsFloatingPoint(own)) return own;
   if (precision.param_dtype_override) {
     const auto dtype = precision.param_dtype_override(parameter);
@@ -192,6 +128,7 @@ absl::StatusOr<std::unique_ptr<ParamGroup>> ParamGroup::Create(
                  .offloaded = options.cpu_offload};
   std::unique_ptr<ParamGroup> group(
       new ParamGroup(std::move(core), std::move(notes), options));
+  CH_RETURN_IF_ERROR(group->MakeHookedGather(options));
   CH_RETURN_IF_ERROR(group->MakeCommunicators());
   CH_RETURN_IF_ERROR(
       group->MakePostForwardMesh(options.post_forward_mesh_size));
@@ -202,10 +139,35 @@ absl::Status ParamGroup::Commit(const ShardExtension& extension) {
   // Forward tensors come first: their kind is that of the unsharded parameter.
   MakeForwardTensors();
   gradients_.MakeDestinations();
-  for (GroupMember& member : core_.members) {
-    member.parameter->set_gathered(member.unsharded);
+  for (size_t i = 0; i < core_.members.size(); ++i) {
+    const GroupMember& member = core_.members[i];
+    const int index = static_cast<int>(i);
+    member.parameter->set_gathered(
+        member.unsharded,
+        unsharded_ == gathered_ && hooked_ != nullptr
+            ? hooked_->Extras(index, hooked_->Gathered(index, gathered_))
+            : TensorList());
   }
   return MakeShards(extension);
+}
+
+absl::Status ParamGroup::MakeHookedGather(const FullyShardOptions& options) {
+  if (!options.gather_hooks) return absl::OkStatus();
+  std::vector<std::shared_ptr<const GatherHooks>> hooks;
+  for (const GroupMember& member : core_.members) {
+    auto of_member = options.gather_hooks(*member.parameter);
+    if (of_member == nullptr) return absl::OkStatus();  // So has no other.
+    hooks.push_back(std::move(of_member));
+  }
+  CH_ASSIGN_OR_RETURN(hooked_,
+                      HookedGather::Create(std::move(hooks), core_.plan));
+  if (hooked_->has_post_all_gather() && options.post_forward_mesh_size > 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "FullyShard: post_forward_mesh_size ", options.post_forward_mesh_size,
+        " for parameters with PostAllGather, such as ",
+        core_.plan.parameter(0).name, ": what was gathered is freed; set 0"));
+  }
+  return absl::OkStatus();
 }
 
 ParamGroup::ParamGroup(GroupCore core, std::vector<std::string> notes,
@@ -259,7 +221,7 @@ absl::Status ParamGroup::MakePostForwardMesh(int size) {
   CH_ASSIGN_OR_RETURN(post_forward_comm_,
                       post_forward_mesh_->communicator(
                           post_forward_mesh_->ndim() - 1, kAllGatherStream));
-  post_forward_plan_ = core_.plan.Coarser(size);
+  post_forward_plan_ = gather_plan().Coarser(size);
   return absl::OkStatus();
 }
 
@@ -383,33 +345,38 @@ void ParamGroup::MakeForwardTensors() {
                      absl::StrCat("parameter ", core_.plan.parameter(i).name)});
   }
   unsharded_->set_parts(std::move(parts));
+  gathered_ = hooked_ != nullptr && hooked_->has_post_all_gather()
+                  ? std::make_shared<Storage>(
+                        gather_plan().full_elems() * SizeOf(gather_dtype()),
+                        absl::StrCat(core_.name, " (gathered inputs)"))
+                  : unsharded_;
 }
 
 void ParamGroup::MoveTo(ParamState next) {
   state_ = Transition(core_.name, state_, next);
 }
 
-void ParamGroup::LeaseUnsharded(Stream& stream) {
-  if (unsharded_->attached()) {  // Kept by set_keep_unsharded.
+void ParamGroup::Lease(Storage& storage, Stream& stream) {
+  if (storage.attached()) {  // Kept by set_keep_unsharded.
     stream.Wait(kept_event_);
     return;
   }
   RankContext& context = core_.comm->context();
-  unsharded_->Attach(
-      context.allocator().Allocate(unsharded_->bytes(),
-                                   MemoryClass::kGatheredParameter, stream),
-      context.device());
+  storage.Attach(context.allocator().Allocate(
+                     storage.bytes(), MemoryClass::kGatheredParameter, stream),
+                 context.device());
 }
 
 std::shared_ptr<Storage> ParamGroup::AllGatherSource(Stream& gathering) {
-  if (core_.param_dtype == core_.shard_dtype && !core_.offloaded) {
+  if (hooked_ == nullptr && core_.param_dtype == core_.shard_dtype &&
+      !core_.offloaded) {
     return shards_;
   }
   Stream& stream = core_.offloaded ? core_.comm->to_device() : gathering;
   RankContext& context = core_.comm->context();
   auto source = std::make_shared<Storage>(
       context.allocator().Allocate(
-          core_.shard_elems() * SizeOf(core_.param_dtype),
+          gather_plan().shard_elems(core_.shard_rank) * SizeOf(gather_dtype()),
           MemoryClass::kCommunication, stream),
       context.device());
   context.AddCopiedBytes(source->bytes());
@@ -420,8 +387,16 @@ std::shared_ptr<Storage> ParamGroup::AllGatherSource(Stream& gathering) {
   {
     StreamScope on_stream(stream);
     NoGrad no_grad;
-    CopyInPlace(core_.ShardView(source, core_.param_dtype),
-                core_.ShardView(shards_, core_.shard_dtype));
+    if (hooked_ != nullptr) {
+      core_.Log("pre_all_gather", source->bytes());
+      hooked_->PreAllGather(
+          core_.shard_rank,
+          [&](int i) { return core_.ShardOf(i, shards_, core_.shard_dtype); },
+          source);
+    } else {
+      CopyInPlace(core_.ShardView(source, core_.param_dtype),
+                  core_.ShardView(shards_, core_.shard_dtype));
+    }
   }
   if (core_.offloaded) {
     EndSpan(stream, "copy_to_device", core_.name);
@@ -433,13 +408,13 @@ std::shared_ptr<Storage> ParamGroup::AllGatherSource(Stream& gathering) {
 void ParamGroup::IssueAllGather(Communicator& comm, const GroupPlan& plan,
                                 int rank, std::byte* source) {
   Collective gather{.kind = CollectiveKind::kAllGather,
-                    .dtype = core_.param_dtype,
+                    .dtype = gather_dtype(),
                     .label = core_.name,
                     .about = core_.about};
   gather.send.push_back(plan.ShardSegments(source, rank));
   for (int r = 0; r < plan.num_shards(); ++r) {
     gather.recv.push_back(
-        plan.FullSegments(unsharded_->data(), core_.param_dtype, r));
+        plan.FullSegments(gathered_->data(), gather_dtype(), r));
   }
   Stream& stream = core_.GatherStream();
   BeginSpan(stream, "all_gather", core_.name);
@@ -466,19 +441,23 @@ void ParamGroup::Unshard() {
       << "FSDP group " << core_.name << ": its parameters "
       << NamesOfParameters() << " have no memory yet; call Module::Materialize";
   Stream& stream = core_.GatherStream();
+  if (hooked_ != nullptr && state_ == ParamState::kSharded) {
+    StreamScope on_compute(core_.comm->compute());
+    hooked_->Prepare();
+  }
   OrderAllGather();
-  LeaseUnsharded(stream);
+  Lease(*gathered_, stream);
   if (state_ == ParamState::kShardedPostForward) {
     stream.Wait(post_forward_event_);
-    core_.Log("unshard_within", unsharded_->bytes());
+    core_.Log("unshard_within", gathered_->bytes());
     IssueAllGather(*post_forward_comm_, *post_forward_plan_,
                    post_forward_comm_->rank(), post_forward_->data());
     post_forward_->block().UsedOn(stream);
     post_forward_ = nullptr;
   } else {
     const std::shared_ptr<Storage> source = AllGatherSource(stream);
-    core_.Log("unshard", unsharded_->bytes());
-    IssueAllGather(*all_gather_comm_, core_.plan, core_.shard_rank,
+    core_.Log("unshard", gathered_->bytes());
+    IssueAllGather(*all_gather_comm_, gather_plan(), core_.shard_rank,
                    source->data());
     if (source != shards_) source->block().UsedOn(stream);
     if (unsharded_version_ != shards_->version()) unsharded_->BumpVersion();
@@ -496,7 +475,32 @@ void ParamGroup::WaitForUnshard() {
   EndSpan(compute, "wait", "unshard");
   unsharded_event_ = Event();
   core_.Log("wait", 0);
+  if (gathered_ != unsharded_) PostAllGather();
   MoveTo(ParamState::kUnsharded);
+}
+
+void ParamGroup::PostAllGather() {
+  Stream& compute = core_.comm->compute();
+  StreamScope on_compute(compute);
+  const NoGrad no_grad;
+  // The hooks write to another storage of the memory, because a write to
+  // `unsharded_` would count as a change of tensors that backward saved.
+  const auto written =
+      std::make_shared<Storage>(unsharded_->bytes(), unsharded_->owner());
+  const Device device = core_.comm->context().device();
+  if (unsharded_->attached()) written->Attach(unsharded_->Detach(), device);
+  Lease(*written, compute);
+  core_.Log("post_all_gather", written->bytes());
+  for (int i = 0; i < core_.plan.num_parameters(); ++i) {
+    const Shape& shape = core_.plan.parameter(i).full_shape;
+    hooked_->PostAllGather(
+        i, gathered_,
+        MakeView(written, core_.plan.full_offset(i), shape,
+                 ContiguousStrides(shape), core_.param_dtype));
+  }
+  unsharded_->Attach(written->Detach(), device);
+  Block inputs = gathered_->Detach();
+  inputs.UsedOn(compute);
 }
 
 void ParamGroup::ReleaseUnsharded() {
@@ -531,7 +535,7 @@ void ParamGroup::ReshardAfterForward() {
   const int rank = post_forward_comm_->rank();
   post_forward_ = std::make_shared<Storage>(
       context.allocator().Allocate(
-          post_forward_plan_->shard_elems(rank) * SizeOf(core_.param_dtype),
+          post_forward_plan_->shard_elems(rank) * SizeOf(gather_dtype()),
           MemoryClass::kGatheredParameter, compute),
       context.device());
   NoGrad no_grad;
@@ -540,11 +544,11 @@ void ParamGroup::ReshardAfterForward() {
     const Interval piece = planned.intervals[static_cast<size_t>(rank)];
     const Shape shape = post_forward_plan_->ShardShape(i, rank);
     const Tensor full = MakeView(
-        unsharded_, post_forward_plan_->full_offset(i), planned.full_shape,
-        ContiguousStrides(planned.full_shape), core_.param_dtype);
+        gathered_, post_forward_plan_->full_offset(i), planned.full_shape,
+        ContiguousStrides(planned.full_shape), gather_dtype());
     CopyInPlace(
         MakeView(post_forward_, post_forward_plan_->shard_offset(i, rank),
-                 shape, ContiguousStrides(shape), core_.param_dtype),
+                 shape, ContiguousStrides(shape), gather_dtype()),
         Slice(full, planned.shard_dim, piece.begin, piece.end));
   }
   context.AddCopiedBytes(post_forward_->bytes());

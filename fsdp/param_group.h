@@ -21,6 +21,11 @@
 /// If the dtypes differ or the shards are in host memory, there is also a shard
 /// to gather from (kCommunication) for the duration of the collective.
 ///
+/// If the parameters have gather hooks (gather_hooks.h), that shard and the
+/// gathered buffer hold what the hooks gather. With PostAllGather, the gathered
+/// buffer (kGatheredParameter) lives from Unshard to WaitForUnshard, which
+/// leases the unsharded one.
+///
 /// Gathers run on the all-gather stream, which leases the unsharded buffer.
 /// Compute waits for them in WaitForUnshard. Reshard records compute's use with
 /// the lease, so that the next lease of the memory waits for compute.
@@ -39,6 +44,7 @@
 #include "crosshatch/fsdp/group_core.h"
 #include "crosshatch/fsdp/group_gradients.h"
 #include "crosshatch/fsdp/group_plan.h"
+#include "crosshatch/fsdp/hooked_gather.h"
 #include "crosshatch/fsdp/param_state.h"
 #include "crosshatch/fsdp/policy.h"
 #include "crosshatch/mesh/device_mesh.h"
@@ -154,7 +160,16 @@ class ParamGroup {
   std::string NamesOfParameters() const;
   void MakeForwardTensors();
   void MoveTo(ParamState next);
-  void LeaseUnsharded(Stream& stream);
+  absl::Status MakeHookedGather(const FullyShardOptions& options);
+  /// The buffers of all-gathers: the parameters, or what the hooks gather.
+  const GroupPlan& gather_plan() const {
+    return hooked_ != nullptr ? hooked_->plan() : core_.plan;
+  }
+  DType gather_dtype() const {
+    return hooked_ != nullptr ? hooked_->dtype() : core_.param_dtype;
+  }
+  void Lease(Storage& storage, Stream& stream);
+  void PostAllGather();
   std::shared_ptr<Storage> AllGatherSource(Stream& gathering);
   void IssueAllGather(Communicator& comm, const GroupPlan& plan, int rank,
                       std::byte* source);
@@ -170,6 +185,9 @@ class ParamGroup {
   ParamState state_ = ParamState::kSharded;
   std::shared_ptr<Storage> shards_;
   std::shared_ptr<Storage> unsharded_;
+  std::unique_ptr<HookedGather> hooked_;  ///< Null without gather hooks.
+  /// What an all-gather writes: `unsharded_`, unless PostAllGather converts it.
+  std::shared_ptr<Storage> gathered_;
   /// The version of shards_ when they were last gathered.
   uint32_t unsharded_version_ = 0;
   uint32_t ordered_version_ = 0;

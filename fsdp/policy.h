@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "crosshatch/fsdp/gather_hooks.h"
 #include "crosshatch/fsdp/shard_extension.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/parameter.h"
@@ -138,6 +139,13 @@ struct FullyShardOptions {
   /// ranks outside of FullyShard's, reduction.divide_factor must be set.
   std::function<std::optional<DeviceMesh>(const nn::Parameter&)> mesh_of =
       nullptr;
+
+  /// Returns hooks that convert a parameter before and after its all-gather
+  /// (gather_hooks.h), or null. Parameters with hooks form groups of their own.
+  /// Not with cpu_offload; hooks with PostAllGather not with
+  /// post_forward_mesh_size.
+  std::function<std::shared_ptr<const GatherHooks>(const nn::Parameter&)>
+      gather_hooks = nullptr;
 
   /// Whether all ranks take parameter values from the first rank of the mesh,
   /// by one broadcast per parameter; the others need no values. If false, each

@@ -54,7 +54,13 @@ class Parameter : public std::enable_shared_from_this<Parameter> {
 
   const Tensor& Get() const { return gathered_.defined() ? gathered_ : data_; }
   const Tensor& gathered() const { return gathered_; }
-  void set_gathered(Tensor gathered) { gathered_ = std::move(gathered); }
+  /// Returns tensors that belong to gathered(), such as the scale of float8
+  /// values, if gather hooks supply any (fsdp/gather_hooks.h).
+  const TensorList& gathered_extras() const { return gathered_extras_; }
+  void set_gathered(Tensor gathered, TensorList extras = {}) {
+    gathered_ = std::move(gathered);
+    gathered_extras_ = std::move(extras);
+  }
 
   /// Returns the gradient, in data()'s layout; undefined if there is none.
   const Tensor& grad() const { return data_.grad(); }
@@ -98,6 +104,7 @@ class Parameter : public std::enable_shared_from_this<Parameter> {
   bool is_swapped_ = false;
   Tensor data_;
   Tensor gathered_;
+  TensorList gathered_extras_;
 };
 
 /// A tensor that a module keeps and that has no gradient, such as a table or

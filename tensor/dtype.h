@@ -19,6 +19,9 @@ enum class DType : uint8_t {
   kInt64,
   kUInt16,
   kBool,
+  kFloat8E4M3,
+  kFloat8E5M2,
+  kUInt8,
 };
 
 inline constexpr DType kFloat32 = DType::kFloat32;
@@ -29,6 +32,9 @@ inline constexpr DType kInt32 = DType::kInt32;
 inline constexpr DType kInt64 = DType::kInt64;
 inline constexpr DType kUInt16 = DType::kUInt16;
 inline constexpr DType kBool = DType::kBool;
+inline constexpr DType kFloat8E4M3 = DType::kFloat8E4M3;
+inline constexpr DType kFloat8E5M2 = DType::kFloat8E5M2;
+inline constexpr DType kUInt8 = DType::kUInt8;
 
 /// Size of one element in bytes.
 constexpr int64_t SizeOf(DType dtype) {
@@ -44,17 +50,34 @@ constexpr int64_t SizeOf(DType dtype) {
     case DType::kUInt16:
       return 2;
     case DType::kBool:
+    case DType::kFloat8E4M3:
+    case DType::kFloat8E5M2:
+    case DType::kUInt8:
       return 1;
   }
   return 0;
 }
 
+/// Returns whether ops compute with elements of `dtype` as real numbers. Not
+/// float8, which is for storage and scaled products only.
 constexpr bool IsFloatingPoint(DType dtype) {
   return dtype == DType::kFloat32 || dtype == DType::kFloat64 ||
          dtype == DType::kBFloat16 || dtype == DType::kFloat16;
 }
 
-/// "f32", "f64", "bf16", "f16", "i32", "i64", "u16", "bool".
+constexpr bool IsFloat8(DType dtype) {
+  return dtype == DType::kFloat8E4M3 || dtype == DType::kFloat8E5M2;
+}
+
+/// Returns whether no arithmetic exists for `dtype`. Such tensors are made,
+/// viewed, copied and communicated. Float8 is also converted and multiplied
+/// (tensor/ops/float8.h).
+constexpr bool IsStorageOnly(DType dtype) {
+  return IsFloat8(dtype) || dtype == DType::kUInt8;
+}
+
+/// "f32", "f64", "bf16", "f16", "i32", "i64", "u16", "bool", "f8e4m3",
+/// "f8e5m2", "u8".
 const char* Name(DType dtype);
 std::ostream& operator<<(std::ostream& out, DType dtype);
 
@@ -73,6 +96,27 @@ struct Float16 {
   explicit Float16(float value);
   explicit operator float() const;
   friend bool operator==(Float16, Float16) = default;
+};
+
+/// 8-bit floats of the Open Compute Project, as PyTorch's float8_e4m3fn and
+/// float8_e5m2. Conversions from float round to nearest even and saturate:
+/// values beyond the largest finite one, infinities included, become that. NaN
+/// becomes the NaN whose bits are all ones but the sign.
+struct Float8E4M3 {
+  static constexpr float kMax = 448;
+  uint8_t bits = 0;
+  Float8E4M3() = default;
+  explicit Float8E4M3(float value);
+  explicit operator float() const;
+  friend bool operator==(Float8E4M3, Float8E4M3) = default;
+};
+struct Float8E5M2 {
+  static constexpr float kMax = 57344;
+  uint8_t bits = 0;
+  Float8E5M2() = default;
+  explicit Float8E5M2(float value);
+  explicit operator float() const;
+  friend bool operator==(Float8E5M2, Float8E5M2) = default;
 };
 
 /// DTypeOf<T>: the DType of a C++ element type.
@@ -94,6 +138,12 @@ template <>
 inline constexpr DType DTypeOf<uint16_t> = DType::kUInt16;
 template <>
 inline constexpr DType DTypeOf<bool> = DType::kBool;
+template <>
+inline constexpr DType DTypeOf<Float8E4M3> = DType::kFloat8E4M3;
+template <>
+inline constexpr DType DTypeOf<Float8E5M2> = DType::kFloat8E5M2;
+template <>
+inline constexpr DType DTypeOf<uint8_t> = DType::kUInt8;
 
 }  // namespace crosshatch
 

@@ -103,10 +103,10 @@ TEST(DTypeTest, SizesNamesAndTypesAgree) {
   EXPECT_EQ(SizeOf(DTypeOf<bool>), int64_t{sizeof(bool)});
   std::ostringstream names;
   for (DType dtype : {kFloat32, kFloat64, kBFloat16, kFloat16, kInt32, kInt64,
-                      kUInt16, kBool}) {
+                      kUInt16, kBool, kFloat8E4M3, kFloat8E5M2, kUInt8}) {
     names << dtype << " ";
   }
-  EXPECT_EQ(names.str(), "f32 f64 bf16 f16 i32 i64 u16 bool ");
+  EXPECT_EQ(names.str(), "f32 f64 bf16 f16 i32 i64 u16 bool f8e4m3 f8e5m2 u8 ");
 }
 
 }  // namespace

@@ -275,7 +275,7 @@ Tensor& Tensor::set_requires_grad(bool requires_grad) {
   }
   CH_CHECK(is_leaf()) << "set_requires_grad on the result of an op: "
                       << Describe() << "; Detach it first";
-  CH_CHECK(!requires_grad || IsFloatingPoint(dtype()))
+  CH_CHECK(!requires_grad || IsFloatingPoint(dtype()) || IsFloat8(dtype()))
       << "only floating point has gradients: " << Describe();
   // Autograd state belongs to one thread, too.
   if (requires_grad && !is_distributed()) {

@@ -48,6 +48,12 @@ std::string ElementText(const void* data, DType dtype, int64_t offset) {
       return std::to_string(At<uint16_t>(data, offset));
     case DType::kBool:
       return At<bool>(data, offset) ? "true" : "false";
+    case DType::kFloat8E4M3:
+      return OfReal(static_cast<float>(At<Float8E4M3>(data, offset)), 3);
+    case DType::kFloat8E5M2:
+      return OfReal(static_cast<float>(At<Float8E5M2>(data, offset)), 3);
+    case DType::kUInt8:
+      return std::to_string(At<uint8_t>(data, offset));
   }
   return {};
 }

@@ -23,7 +23,7 @@ void CopyOut(const From* data, ShapeView sizes, ShapeView strides, To*& out) {
     for (int64_t i = 0; i < sizes[0]; ++i) {
       CopyOut(data + i * strides[0], sizes.subspan(1), strides.subspan(1), out);
     }
-  } else if constexpr (std::is_class_v<From>) {  // A 16-bit float.
+  } else if constexpr (std::is_class_v<From>) {  // A 16-bit or 8-bit float.
     *out++ = static_cast<To>(static_cast<float>(*data));
   } else {
     *out++ = static_cast<To>(*data);
@@ -54,6 +54,12 @@ void CopyOut(const Tensor& tensor, To* out) {
       return copy(uint16_t{});
     case DType::kBool:
       return copy(bool{});
+    case DType::kFloat8E4M3:
+      return copy(Float8E4M3{});
+    case DType::kFloat8E5M2:
+      return copy(Float8E5M2{});
+    case DType::kUInt8:
+      return copy(uint8_t{});
   }
 }
 

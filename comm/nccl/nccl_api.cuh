@@ -42,6 +42,9 @@ inline ncclDataType_t NcclTypeOf(DType dtype) {
       return ncclInt64;
     case DType::kUInt16:
     case DType::kBool:
+    case DType::kFloat8E4M3:
+    case DType::kFloat8E5M2:
+    case DType::kUInt8:
       break;
   }
   CH_CHECK(false) << "NCCL has no sums of " << Name(dtype);

@@ -23,7 +23,10 @@ constexpr size_t kMostRuns = 64;
 /// before the sum is scaled. That may overflow float16, and rounds bfloat16
 /// twice unless the scale is a power of two.
 bool IsReducedAlike(const Collective& c) {
-  if (c.dtype == DType::kBool || c.dtype == DType::kUInt16) return false;
+  if (c.dtype == DType::kBool || c.dtype == DType::kUInt16 ||
+      IsStorageOnly(c.dtype)) {
+    return false;
+  }
   if (!IsFloatingPoint(c.dtype)) return true;
   if (c.reduce_op == ReduceOp::kMin || c.reduce_op == ReduceOp::kMax) {
     return false;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "crosshatch/base/check.h"
@@ -7,6 +8,7 @@
 #include "crosshatch/dtensor/redistribution/runtime.h"
 #include "crosshatch/dtensor/rules/op_rule.h"
 #include "crosshatch/dtensor/rules/op_rules.h"
+#include "crosshatch/tensor/ops/float8.h"
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/ops/matmul.h"
 
@@ -98,6 +100,37 @@ RuleResult GroupedOuterRule(const RuleCall& call) {
   return SolveFactors(call, rule);
 }
 
+RuleResult Float8ScaleRule(const RuleCall& call) {
+  FactorRule rule = PointwiseFactors(call, Linearity::kNone);
+  rule.outputs.push_back(rule.outputs[0]);
+  return SolveFactors(call, rule);
+}
+
+RuleResult Float8CastRule(const RuleCall& call) {
+  return SolveFactors(call, PointwiseFactors(call, Linearity::kNone));
+}
+
+// The scales of a split operand are those of the whole one, so partial products
+// add up.
+RuleResult ScaledMatMulRule(const RuleCall& call) {
+  const MatMulSpec& spec = static_cast<const ScaledMatMulOp&>(call.op).spec;
+  const bool by_row = !call.inputs[2].sizes.empty();
+  const auto scale = [by_row](bool k_is_first, const char* other) {
+    return !by_row ? std::string()
+                   : absl::StrCat("...", k_is_first ? "_" : other,
+                                  k_is_first ? other : "_");
+  };
+  FactorRule rule =
+      Einsum(call, absl::StrCat("...", spec.transpose_a ? "ki" : "ik", ",...",
+                                spec.transpose_b ? "nk" : "kn", ",",
+                                scale(spec.transpose_a, "i"), ",",
+                                scale(!spec.transpose_b, "n"), "->",
+                                spec.sum_batch ? "in" : "...in"));
+  rule.outputs[0].sizes =
+      MatMulSizes(call.inputs[0].sizes, call.inputs[1].sizes, spec);
+  return SolveFactors(call, rule);
+}
+
 }  // namespace
 
 void AddMatMulRules(OpRuleTable& table) {
@@ -105,6 +138,9 @@ void AddMatMulRules(OpRuleTable& table) {
   table[&GroupedOuterOp::kInfo] = {GroupedOuterRule};
   table[&MatMulOp::kInfo] = {MatMulRule};
   table[&MatMulIntoOp::kInfo] = {MatMulIntoRule};
+  table[&Float8ScaleOp::kInfo] = {Float8ScaleRule};
+  table[&Float8CastOp::kInfo] = {Float8CastRule};
+  table[&ScaledMatMulOp::kInfo] = {ScaledMatMulRule};
 }
 
 }  // namespace crosshatch

@@ -169,6 +169,22 @@ std::vector<RuleCase> MatMulCases() {
       {"linear with bias",
        {{{3, 5}}, {{4, 5}}, {{4}}},
        [](T t) { return Linear(t[0], t[1], t[2]); }},
+      {"float8 linear",
+       {{{2, 3, 4}}, {{5, 4}}},
+       [](T t) {
+         return Float8Linear(t[0], t[1], Tensor(), Tensor(),
+                             Float8Recipe::kTensorwise);
+       },
+       nullptr,
+       kRounding},
+      {"float8 linear by row",
+       {{{2, 3, 4}}, {{5, 4}}},
+       [](T t) {
+         return Float8Linear(t[0], t[1], Tensor(), Tensor(),
+                             Float8Recipe::kRowwise);
+       },
+       nullptr,
+       kRounding},
       {"grouped matmul",
        {{{5, 3}}, {{3, 3, 4}}},
        [](T t) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "crosshatch/base/check.h"
+#include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/matmul.h"
 
@@ -44,6 +45,18 @@ TensorList Linear::ForwardImpl(TensorSpan inputs) {
   CH_CHECK_EQ(inputs.size(), 1u) << "linear";
   const Tensor& x = inputs[0];
   const Tensor& weight = weight_->Get();
+  if (float8_.has_value()) {
+    // FSDP may have gathered the weight in float8, with its scale.
+    const TensorList& scales = weight_->gathered_extras();
+    const Tensor bias = bias_ == nullptr ? Tensor() : bias_->Get();
+    const Tensor scale =
+        scales.empty() ? Tensor() : ReplicatedLike(scales[0], weight);
+    const bool keeps_dtype =
+        IsFloat8(weight.dtype()) || !IsFloatingPoint(x.dtype());
+    return {ToDType(Float8Linear(keeps_dtype ? x : ToDType(x, weight.dtype()),
+                                 weight, scale, bias, *float8_),
+                    x.dtype())};
+  }
   const Tensor bias =
       bias_ == nullptr ? Tensor() : ToDType(bias_->Get(), weight.dtype());
   CH_CHECK(IsFloatingPoint(x.dtype()) || !IsFloatingPoint(weight.dtype()))

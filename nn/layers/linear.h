@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "crosshatch/nn/module.h"
 #include "crosshatch/nn/parameter.h"
+#include "crosshatch/tensor/ops/float8.h"
 
 namespace crosshatch::nn {
 
@@ -20,7 +22,9 @@ struct LinearOptions {
 };
 
 /// y = x weight^T + bias: [..., in] to [..., out]. If x and the weight have
-/// different dtypes, it computes in the weight's and returns x's.
+/// different dtypes, it computes in the weight's and returns x's. With a float8
+/// recipe the products, and those of both gradients, are in float8
+/// (tensor/ops/float8.h).
 class Linear final : public Module {
  public:
   using Options = LinearOptions;
@@ -38,6 +42,10 @@ class Linear final : public Module {
   /// [out]; null if there is none.
   const std::shared_ptr<Parameter>& bias() const { return bias_; }
 
+  /// Returns the float8 recipe, which ConvertToFloat8Training sets (float8.h).
+  std::optional<Float8Recipe> float8() const { return float8_; }
+  void set_float8(std::optional<Float8Recipe> recipe) { float8_ = recipe; }
+
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override;
 
@@ -47,6 +55,7 @@ class Linear final : public Module {
 
   std::shared_ptr<Parameter> weight_;
   std::shared_ptr<Parameter> bias_;
+  std::optional<Float8Recipe> float8_;
 };
 
 }  // namespace crosshatch::nn

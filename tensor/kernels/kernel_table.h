@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "crosshatch/tensor/kernels/attention_kernels.h"
+#include "crosshatch/tensor/kernels/float8_kernels.h"
 #include "crosshatch/tensor/kernels/index_kernels.h"
 #include "crosshatch/tensor/kernels/matmul_kernels.h"
 #include "crosshatch/tensor/kernels/movement_kernels.h"
@@ -39,7 +40,8 @@
   CH_TRAINING_KERNELS(K, W, d)      \
   CH_INDEX_KERNELS(K, W, d)         \
   CH_SCAN_AND_SORT_KERNELS(K, W, d) \
-  CH_WINDOW_KERNELS(K, W, d)
+  CH_WINDOW_KERNELS(K, W, d)        \
+  CH_FLOAT8_KERNELS(K, W, d)
 
 #define CH_KERNEL_MEMBER(d, member, Name, Args) \
   void (*member)(const Args&, KernelContext&) = nullptr;

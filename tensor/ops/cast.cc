@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "crosshatch/base/check.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/launch.h"
 #include "crosshatch/tensor/ops/saving_node.h"
@@ -11,7 +12,17 @@
 namespace crosshatch {
 
 TensorList CastOp::Forward(TensorSpan inputs) const {
+  const DType from = inputs[0].dtype();
   Tensor out = Empty(inputs[0].sizes(), dtype);
+  if (IsStorageOnly(from) || IsStorageOnly(dtype)) {
+    const DType other = IsFloat8(from) ? dtype : from;
+    CH_CHECK(IsFloat8(from) != IsFloat8(dtype) && IsFloatingPoint(other) &&
+             other != kFloat64)
+        << kInfo.name << " of " << inputs[0].Describe() << " to " << Name(dtype)
+        << ": float8 is converted from and to f32, bf16 and f16";
+    internal::LaunchFloat8Convert(out, inputs[0], Tensor());
+    return {std::move(out)};
+  }
   internal::LaunchCopy(out, inputs[0]);
   return {std::move(out)};
 }
@@ -20,7 +31,7 @@ std::shared_ptr<Node> CastOp::Differentiate(TensorSpan inputs,
                                             TensorSpan /*outputs*/) const {
   if (!IsFloatingPoint(dtype)) return nullptr;
   return MakeNode(kInfo, [from = inputs[0].dtype()](const Tensor& g) {
-    return ToDType(g, from);
+    return IsFloat8(from) ? g : ToDType(g, from);
   });
 }
 

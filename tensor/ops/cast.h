@@ -35,7 +35,8 @@ class CloneOp final : public Op {
 };
 
 /// Converts the dtype. Float to integer truncates towards zero; conversion to
-/// bool tests for != 0. Returns `a` itself if it has that dtype.
+/// bool tests for != 0; to float8 it saturates, from f32, bf16 or f16. Returns
+/// `a` itself if it has that dtype.
 Tensor ToDType(const Tensor& a, DType dtype);
 /// Returns `a` itself if it is contiguous, for a distributed tensor by its
 /// global strides; otherwise a Clone.

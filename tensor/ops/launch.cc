@@ -107,6 +107,16 @@ void LaunchCopy(const Tensor& dst, const Tensor& src, WriteMode mode) {
   Launch(&KernelTable::copy, args);
 }
 
+void LaunchFloat8Convert(const Tensor& dst, const Tensor& src,
+                         const Tensor& scale) {
+  Float8ConvertArgs args;
+  args.shape = ToKernelShape(dst.sizes(), "float8_cast");
+  args.in = Input(src);
+  if (scale.defined()) args.scale = BroadcastInput(scale, dst.sizes());
+  args.out = Output(dst);
+  Launch(&KernelTable::float8_convert, args);
+}
+
 void LaunchFill(const Tensor& dst, double value) {
   FillArgs args;
   args.shape = ToKernelShape(dst.sizes(), "fill");

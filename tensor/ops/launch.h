@@ -42,6 +42,10 @@ Tensor Dense(const Tensor& tensor);
 void LaunchCopy(const Tensor& dst, const Tensor& src,
                 WriteMode mode = WriteMode::kOverwrite);
 void LaunchFill(const Tensor& dst, double value);
+/// Writes src * scale to `dst`, converted to or from float8. `scale` broadcasts
+/// or is undefined.
+void LaunchFloat8Convert(const Tensor& dst, const Tensor& src,
+                         const Tensor& scale);
 
 /// Returns whether dims [first, last) of the view fold into one dim with one
 /// stride.

@@ -12,6 +12,7 @@
 #include "crosshatch/tensor/ops/cross_entropy.h"
 #include "crosshatch/tensor/ops/dropout.h"
 #include "crosshatch/tensor/ops/embedding.h"
+#include "crosshatch/tensor/ops/float8.h"
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/ops/index.h"
 #include "crosshatch/tensor/ops/matmul.h"

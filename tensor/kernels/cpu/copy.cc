@@ -224,10 +224,14 @@ void CpuFill(const FillArgs& args, KernelContext& context) {
   const int64_t stride = loop.inner_stride(0);
   const DType dtype = args.out.dtype;
   uint64_t value = 0;
-  DispatchDType(dtype, [&](auto element) {
-    element = ConvertElement<decltype(element)>(args.value);
-    std::memcpy(&value, &element, sizeof(element));
-  });
+  if (IsStorageOnly(dtype)) {
+    CH_CHECK_EQ(args.value, 0) << "fill kernel of " << Name(dtype);
+  } else {
+    DispatchDType(dtype, [&](auto element) {
+      element = ConvertElement<decltype(element)>(args.value);
+      std::memcpy(&value, &element, sizeof(element));
+    });
+  }
   ForRanges(context, blocking.blocks, Blocking::kBlock / 4,
             [&](int64_t begin, int64_t end) {
               for (int64_t b = begin; b < end; ++b) {

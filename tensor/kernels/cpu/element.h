@@ -113,6 +113,11 @@ inline void DispatchDType(DType dtype, F&& f) {
       return f(uint16_t{});
     case DType::kBool:
       return f(bool{});
+    case DType::kFloat8E4M3:
+    case DType::kFloat8E5M2:
+    case DType::kUInt8:
+      CH_CHECK(false) << "arithmetic or a conversion of " << Name(dtype)
+                      << ", which is for storage; convert float8 by ToDType";
   }
 }
 
@@ -158,6 +163,7 @@ inline int64_t IndexAt(const char* kernel, const void* indices, DType dtype,
 /// `dtype` are computed in.
 template <typename F>
 inline void DispatchCompute(DType dtype, F&& f) {
+  CH_CHECK(!IsStorageOnly(dtype)) << "arithmetic on " << Name(dtype);
   if (dtype == DType::kFloat64) return f(double{});
   if (IsFloatingPoint(dtype)) return f(float{});
   f(int64_t{});

@@ -183,6 +183,7 @@ LaunchGeometry GeometryOfTiles(const StridedLoop& loop) {
 /// Calls f(C()) with the compute type of a source of `dtype`.
 template <typename F>
 void DispatchSource(DType dtype, F&& f) {
+  CH_CHECK(!IsStorageOnly(dtype)) << "copy kernel: converts " << Name(dtype);
   if (!IsFloatingPoint(dtype)) return f(int64_t{});
   if (dtype == DType::kFloat64) return f(double{});
   return f(float{});
@@ -224,7 +225,7 @@ void CudaCopy(const CopyArgs& args, KernelContext& context) {
                            {args.mode});
     });
   }
-  DispatchSource(args.src.dtype, [&](auto zero) {
+  const auto copy = [&](auto zero) {
     using C = decltype(zero);
     auto strided =
         MakeStrided(args.shape, {AsOperand(args.src), AsOperand(args.out)}, 1);
@@ -236,11 +237,23 @@ void CudaCopy(const CopyArgs& args, KernelContext& context) {
     Elementwise<C, 1, 1, /*kAny=*/true>(
         "copy", Identity<C>{}, args.shape,
         {AsOperand(args.src), AsOperand(args.out)}, context);
-  });
+  };
+  if (IsStorageOnly(args.src.dtype) && args.src.dtype == args.out.dtype) {
+    return copy(ByteBits{});
+  }
+  CH_CHECK(!IsStorageOnly(args.out.dtype))
+      << "copy kernel: converts " << Name(args.src.dtype) << " to "
+      << Name(args.out.dtype);
+  DispatchSource(args.src.dtype, copy);
 }
 
 void CudaFill(const FillArgs& args, KernelContext& context) {
   if (FillBytes(args, context)) return;
+  if (IsStorageOnly(args.out.dtype)) {
+    CH_CHECK_EQ(args.value, 0) << "fill kernel of " << Name(args.out.dtype);
+    return Elementwise<ByteBits, 0, 1>("fill", Fill<ByteBits>{0}, args.shape,
+                                       {AsOperand(args.out)}, context);
+  }
   Elementwise<double, 0, 1, /*kAny=*/true>("fill", Fill<double>{args.value},
                                            args.shape, {AsOperand(args.out)},
                                            context);

@@ -89,6 +89,10 @@ __device__ __forceinline__ void DispatchOnDevice(DType dtype, F&& f) {
       return f(DTypeConstant<DType::kUInt16>());
     case DType::kBool:
       return f(DTypeConstant<DType::kBool>());
+    case DType::kFloat8E4M3:
+    case DType::kFloat8E5M2:
+    case DType::kUInt8:
+      break;  // For storage only: a launch checks it.
   }
 }
 
@@ -165,12 +169,23 @@ __device__ __forceinline__ typename StoredAs<D>::Type ToStored(C value) {
   }
 }
 
+/// The compute type of copies of 1-byte elements: their bits, whatever the
+/// dtype.
+using ByteBits = uint8_t;
+
 /// Loads the N elements from `index` on, which are aligned if they fill a
 /// vector. Does nothing for dtypes that are not computed in C.
 template <int N, typename C>
 __device__ __forceinline__ void LoadElements(const void* data, DType dtype,
                                              int64_t index,
                                              Vector<C, N>& values) {
+  if constexpr (std::is_same_v<C, ByteBits>) {
+    const auto pack = LoadGlobal<Pack<ByteBits, N>>(
+        static_cast<const ByteBits*>(data) + index);
+#pragma unroll
+    for (int i = 0; i < N; ++i) values[i] = pack.values[i];
+    return;
+  }
   DispatchOnDevice(dtype, [&](auto constant) {
     constexpr DType kDType = decltype(constant)::value;
     if constexpr (IsOperandOf<C>(kDType)) {
@@ -196,6 +211,13 @@ template <bool kAny = false, int N, typename C>
 __device__ __forceinline__ void StoreElements(void* data, DType dtype,
                                               int64_t index,
                                               const Vector<C, N>& values) {
+  if constexpr (std::is_same_v<C, ByteBits>) {
+    Pack<ByteBits, N> pack;
+#pragma unroll
+    for (int i = 0; i < N; ++i) pack.values[i] = values[i];
+    StoreGlobal(static_cast<ByteBits*>(data) + index, pack);
+    return;
+  }
   DispatchOnDevice(dtype, [&](auto constant) {
     constexpr DType kDType = decltype(constant)::value;
     if constexpr (kAny || IsOperandOf<C>(kDType)) {

@@ -33,6 +33,10 @@ cudaDataType_t TypeOf(DType dtype) {
       return CUDA_R_16BF;
     case DType::kFloat16:
       return CUDA_R_16F;
+    case DType::kFloat8E4M3:
+      return CUDA_R_8F_E4M3;
+    case DType::kFloat8E5M2:
+      return CUDA_R_8F_E5M2;
     default:
       return CUDA_R_32F;
   }
@@ -86,6 +90,14 @@ struct Product {
           "cublasLtMatmulDescCreate");
     SetTransposed(CUBLASLT_MATMUL_DESC_TRANSA, plan.transpose_left);
     SetTransposed(CUBLASLT_MATMUL_DESC_TRANSB, plan.transpose_right);
+#if CUBLAS_VERSION >= 120900
+    if (plan.scales == GemmScales::kRow) {
+      Set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE,
+          CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F);
+      Set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE,
+          CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F);
+    }
+#endif
     if (plan.bias_alignment == 0) return;
     Set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
     Set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, TypeOf(plan.out.dtype));
@@ -177,11 +189,19 @@ const int64_t kCudaGemmWorkspaceBytes = int64_t{8} << 20;
 int64_t CudaGemmChoices() { return choices; }
 
 bool CudaGemm(const CudaGemmArgs& args, KernelContext& context) {
+#if CUBLAS_VERSION < 120900
+  if (args.scales_by_row && IsFloat8(args.dtype)) return false;
+#endif
   Library& library = LibraryOfCurrentDevice();
   const GemmPlan plan = PlanGemm(args);
   Product product(plan);
   if (args.bias != nullptr) {
     product.Set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias);
+  }
+  if (plan.scales != GemmScales::kNone) {
+    // The library's A is our b.
+    product.Set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, args.scale_b);
+    product.Set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, args.scale_a);
   }
   const std::optional<cublasLtMatmulAlgo_t> algorithm = library.algorithms.Get(
       plan, [&] { return Choose(library.handle, plan, product); });

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "crosshatch/tensor/float8_bits.h"
 #include "crosshatch/tensor/kernels/cuda/choice_cache.h"
 #include "crosshatch/tensor/kernels/cuda/element.cuh"
 #include "crosshatch/tensor/kernels/cuda/gemm.h"
@@ -24,7 +25,14 @@ struct Matrix {
 
   template <typename C>
   C At(int64_t row, int64_t col) const {
-    return LoadElement<C>(data, dtype, row * row_stride + col * col_stride);
+    const int64_t index = row * row_stride + col * col_stride;
+    if (dtype == DType::kFloat8E4M3) {
+      return FromFloat8E4M3Bits(LoadElement<ByteBits>(data, dtype, index));
+    }
+    if (dtype == DType::kFloat8E5M2) {
+      return FromFloat8E5M2Bits(LoadElement<ByteBits>(data, dtype, index));
+    }
+    return LoadElement<C>(data, dtype, index);
   }
 
   const std::byte* data;
@@ -76,6 +84,12 @@ __global__ void Product(GemmPlan plan, CudaGemmArgs args) {
     for (size_t r = 0; r < rows; ++r) {
       const auto row = static_cast<int64_t>(r);
       C value = static_cast<C>(args.alpha) * column[r];
+      if (plan.scales != GemmScales::kNone) {
+        const bool by_row = plan.scales == GemmScales::kRow;
+        value *= LoadElement<C>(args.scale_a, DType::kFloat32, by_row ? c : 0);
+        value *=
+            LoadElement<C>(args.scale_b, DType::kFloat32, by_row ? row : 0);
+      }
       if (args.beta != 0) {
         value += static_cast<C>(args.beta) * out.At<C>(row, c);
       }

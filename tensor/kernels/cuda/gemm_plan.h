@@ -8,6 +8,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <string>
 
 #include "crosshatch/tensor/dtype.h"
 
@@ -43,12 +44,26 @@ struct CudaGemmArgs {
   const void* bias = nullptr;
   /// For f32: a and b may be rounded to TF32, which has 10 bits of mantissa.
   bool tf32 = false;
+  /// For float8 a (of `dtype`) and b: factors of the product in device memory,
+  /// one for each matrix or, with scales_by_row, one for each row of a and each
+  /// column of b.
+  DType b_dtype = DType::kFloat8E4M3;
+  const float* scale_a = nullptr;
+  const float* scale_b = nullptr;
+  bool scales_by_row = false;
   void* workspace = nullptr;
   int64_t workspace_bytes = 0;
 };
 
 /// The type of products and sums.
 enum class GemmCompute : uint8_t { kFloat32, kTf32, kFloat64 };
+
+/// What multiplies the sums of a float8 product.
+enum class GemmScales : uint8_t {
+  kNone,
+  kTensor,  ///< A number for each matrix.
+  kRow,     ///< A vector along the outer dim of each matrix.
+};
 
 /// A column-major matrix: element (r, c) is at r + c * leading.
 struct GemmLayout {
@@ -77,6 +92,7 @@ struct GemmPlan {
   /// The alignment of the bias' address, as for a matrix; 0: no bias.
   uint32_t bias_alignment = 0;
   GemmCompute compute = GemmCompute::kFloat32;
+  GemmScales scales = GemmScales::kNone;
   int64_t workspace_bytes = 0;
 
   friend auto operator<=>(const GemmPlan&, const GemmPlan&) = default;
@@ -85,6 +101,10 @@ struct GemmPlan {
 /// Returns the plan. Column-major, our out is out^T = b^T a^T: `left` is the
 /// matrix b, `right` a, and the bias of our columns that of the plan's rows.
 GemmPlan PlanGemm(const CudaGemmArgs& args);
+
+/// Returns which requirement of cuBLASLt's float8 products the plan violates;
+/// empty if none.
+std::string WhyNotFloat8(const GemmPlan& plan);
 
 }  // namespace crosshatch::internal
 

@@ -110,5 +110,51 @@ TEST(GemmPlanTest, PlansDifferInAllThatAnAlgorithmIsChosenBy) {
   EXPECT_TRUE(plans.contains(PlanGemm(elsewhere)));
 }
 
+// The library multiplies float8 only if both operands are contiguous along k,
+// and sizes and addresses are multiples of 16.
+TEST(GemmPlanTest, Float8NeedsTheLibrarysForm) {
+  alignas(64) static std::byte bytes[64];
+  CudaGemmArgs args;
+  args.m = 5;
+  args.n = 16;
+  args.k = 32;
+  args.a = {.data = bytes, .leading = 32};
+  args.b = {.data = bytes, .leading = 32, .transposed = true};
+  args.out = {.data = bytes, .leading = 16};
+  args.dtype = kFloat8E5M2;
+  args.b_dtype = kFloat8E4M3;
+  args.out_dtype = kBFloat16;
+  const GemmPlan plan = PlanGemm(args);
+  EXPECT_EQ(plan.left.dtype, kFloat8E4M3);
+  EXPECT_EQ(plan.right.dtype, kFloat8E5M2);
+  EXPECT_TRUE(plan.transpose_left && !plan.transpose_right);
+  EXPECT_EQ(plan.scales, GemmScales::kTensor);
+  EXPECT_EQ(WhyNotFloat8(plan), "");
+  args.scales_by_row = true;
+  EXPECT_EQ(PlanGemm(args).scales, GemmScales::kRow);
+  const auto why = [&](auto change) {
+    GemmPlan changed = plan;
+    change(changed);
+    return WhyNotFloat8(changed);
+  };
+  const auto has = [](const std::string& text, const char* part) {
+    return text.find(part) != std::string::npos;
+  };
+  EXPECT_TRUE(has(why([](auto& p) { p.left.dtype = kFloat8E5M2; }), "e5m2"));
+  EXPECT_TRUE(has(why([](auto& p) { p.right.dtype = kBFloat16; }), "bf16"));
+  EXPECT_TRUE(has(why([](auto& p) { p.out.dtype = kFloat64; }), "f64"));
+  EXPECT_TRUE(
+      has(why([](auto& p) { p.transpose_left = false; }), "contiguous"));
+  EXPECT_TRUE(
+      has(why([](auto& p) { p.transpose_right = true; }), "contiguous"));
+  EXPECT_TRUE(has(why([](auto& p) { p.left.rows = 24; }), "16"));
+  EXPECT_TRUE(has(why([](auto& p) { p.right.leading = 40; }), "16"));
+  EXPECT_TRUE(has(why([](auto& p) { p.out.rows = 8; }), "16"));
+  EXPECT_TRUE(has(why([](auto& p) { p.right.alignment = 8; }), "16"));
+  EXPECT_TRUE(has(why([](auto& p) { p.batch = 2; }), "batch"));
+  EXPECT_TRUE(
+      has(why([](auto& p) { p.compute = GemmCompute::kTf32; }), "float32"));
+}
+
 }  // namespace
 }  // namespace crosshatch::internal

@@ -248,6 +248,7 @@ struct SiluMulBackward {
 /// Calls f(C()) with the compute type of operands of `dtype`.
 template <typename F>
 void DispatchCompute(DType dtype, F&& f) {
+  CH_CHECK(!IsStorageOnly(dtype)) << "arithmetic on " << Name(dtype);
   if (!IsFloatingPoint(dtype)) return f(int64_t{});
   if (dtype == DType::kFloat64) return f(double{});
   return f(float{});

@@ -48,6 +48,12 @@ Real ReadElement(const void* data, DType dtype, int64_t index) {
       return At<uint16_t>(data, index);
     case DType::kBool:
       return At<bool>(data, index);
+    case DType::kFloat8E4M3:
+      return static_cast<float>(static_cast<const Float8E4M3*>(data)[index]);
+    case DType::kFloat8E5M2:
+      return static_cast<float>(static_cast<const Float8E5M2*>(data)[index]);
+    case DType::kUInt8:
+      return At<uint8_t>(data, index);
   }
   return 0;
 }
@@ -75,6 +81,16 @@ void WriteElement(void* data, DType dtype, int64_t index, Real value) {
     case DType::kBool:
       static_cast<bool*>(data)[index] = value != 0;
       return;
+    case DType::kFloat8E4M3:
+      static_cast<Float8E4M3*>(data)[index] =
+          Float8E4M3(static_cast<float>(value));
+      return;
+    case DType::kFloat8E5M2:
+      static_cast<Float8E5M2*>(data)[index] =
+          Float8E5M2(static_cast<float>(value));
+      return;
+    case DType::kUInt8:
+      return PutInteger<uint8_t>(data, index, value);
   }
 }
 
