@@ -9,7 +9,7 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/fsdp/first_rank_values.h"
-#include "crosshatch/fsdp/ragged_group.h"
+#include "crosshatch/fsdp/group_shards.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/in_place.h"
@@ -23,31 +23,6 @@ namespace {
 absl::Status Annotate(const absl::Status& status, const std::string& name) {
   return absl::Status(status.code(), absl::StrCat("FullyShard: parameter ",
                                                   name, " ", status.message()));
-}
-
-absl::StatusOr<int> ShardDim(const nn::Parameter& parameter,
-                             const FullyShardOptions& options) {
-  const Tensor& data = parameter.data();
-  if (data.ndim() == 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "FullyShard: parameter ", parameter.name(),
-        " is a scalar, which has no dim to shard; give it the shape [1], or "
-        "list it in FullyShardOptions::ignored_params"));
-  }
-  const int dim = options.shard_dim ? options.shard_dim(parameter) : 0;
-  const int counted = dim < 0 ? dim + data.ndim() : dim;
-  if (options.ragged_shard.has_value() && counted != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("FullyShard: FullyShardOptions::shard_dim gives dim ", dim,
-                     " of parameter ", parameter.name(),
-                     ", but ragged_shard cuts dim 0; set one of the two"));
-  }
-  if (counted < 0 || counted >= data.ndim()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "FullyShard: parameter ", parameter.name(), " of shape ",
-        ToString(data.sizes()), " cannot be sharded on dim ", dim));
-  }
-  return counted;
 }
 
 }  // namespace
@@ -334,22 +309,29 @@ void ParamGroup::OrderAllGather() {
 void ParamGroup::MakeForwardTensors() {
   unsharded_ = std::make_shared<Storage>(
       unsharded_bytes(), absl::StrCat(core_.name, " (gathered)"));
-  std::vector<Storage::Part> parts;
-  for (int i = 0; i < core_.plan.num_parameters(); ++i) {
-    GroupMember& member = core_.members[static_cast<size_t>(i)];
-    const Shape& shape = core_.plan.parameter(i).full_shape;
-    member.unsharded = member.form->Wrap(
-        MakeView(unsharded_, core_.plan.full_offset(i), shape,
-                 ContiguousStrides(shape), core_.param_dtype));
-    parts.push_back({core_.plan.full_offset(i) * SizeOf(core_.param_dtype),
-                     absl::StrCat("parameter ", core_.plan.parameter(i).name)});
-  }
-  unsharded_->set_parts(std::move(parts));
   gathered_ = hooked_ != nullptr && hooked_->has_post_all_gather()
                   ? std::make_shared<Storage>(
                         gather_plan().full_elems() * SizeOf(gather_dtype()),
                         absl::StrCat(core_.name, " (gathered inputs)"))
                   : unsharded_;
+  const bool is_hooked = hooked_ != nullptr && gathered_ == unsharded_;
+  std::vector<Storage::Part> parts;
+  for (int i = 0; i < core_.plan.num_parameters(); ++i) {
+    GroupMember& member = core_.members[static_cast<size_t>(i)];
+    const Shape& shape = core_.plan.parameter(i).full_shape;
+    const Tensor view =
+        is_hooked ? hooked_->Gathered(i, gathered_)[0]
+                  : MakeView(unsharded_, core_.plan.full_offset(i), shape,
+                             ContiguousStrides(shape), core_.param_dtype);
+    member.unsharded = member.form->Wrap(view);
+    parts.push_back({view.storage_offset() * SizeOf(view.dtype()),
+                     absl::StrCat("parameter ", core_.plan.parameter(i).name)});
+  }
+  // Hooks with tensors of several dtypes order them by size.
+  std::sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) {
+    return a.begin_bytes < b.begin_bytes;
+  });
+  unsharded_->set_parts(std::move(parts));
 }
 
 void ParamGroup::MoveTo(ParamState next) {

@@ -95,6 +95,9 @@ class ParamGroup {
   GroupGradients& gradients() { return gradients_; }
   const GroupGradients& gradients() const { return gradients_; }
   int64_t unsharded_bytes() const {
+    if (hooked_ != nullptr && !hooked_->has_post_all_gather()) {
+      return gather_plan().full_elems() * SizeOf(gather_dtype());
+    }
     return core_.plan.full_elems() * SizeOf(core_.param_dtype);
   }
 

@@ -58,15 +58,25 @@ class ByRow final : public GatherHooks {
   }
 };
 
-/// Twice the values, for forward to use as they are.
+/// Twice the values, for forward to use as they are, and the sum of each row.
 class Doubled final : public GatherHooks {
  public:
+  explicit Doubled(DType dtype_of_sums) : dtype_of_sums_(dtype_of_sums) {}
   std::vector<Input> Inputs(ShapeView piece) const override {
-    return {{kFloat32, Shape(piece.begin(), piece.end())}};
+    return {{kFloat32, Shape(piece.begin(), piece.end())},
+            {dtype_of_sums_, {piece[0], 1}}};
   }
   void PreAllGather(const Tensor& shard, TensorSpan inputs) const override {
     CopyInPlace(inputs[0], Mul(shard, 2.0));
+    CopyInPlace(inputs[1],
+                ToDType(Sum(shard, {1}, /*keepdim=*/true), dtype_of_sums_));
   }
+  TensorList Extras(TensorSpan gathered) const override {
+    return {gathered[1]};
+  }
+
+ private:
+  const DType dtype_of_sums_;
 };
 
 /// Returns hooks for the matrices of a model, or for all its parameters.
@@ -167,21 +177,28 @@ TEST(GatherHooksTest, TheLogHasThemOnlyWhereThereAreSome) {
 }
 
 TEST(GatherHooksTest, ForwardComputesWithTheGatheredTensor) {
-  OnRanks({{"fsdp", 2}},
-          [&](const DeviceMesh& mesh, LineSink&) -> absl::Status {
-            nn::Linear linear(3, 5);
-            linear.weight()->set_data(SmallIntegers({5, 3}, 1));
-            const Tensor x = SmallIntegers({4, 3}, 2);
-            const std::vector<float> expected =
-                Linear(x, Mul(linear.weight()->data(), 2.0)).ToVector<float>();
-            FullyShardOptions options = Summing();
-            options.gather_hooks =
-                HooksFor(std::make_shared<Doubled>(), /*all=*/true);
-            CH_RETURN_IF_ERROR(FullyShard(linear, mesh, options));
-            const Tensor y = linear.Forward(x);
-            CH_EXPECT_EQ(y.ToVector<float>(), expected);
-            return Backward(Sum(y));
-          });
+  for (const DType dtype : {kFloat32, kFloat64, kBFloat16}) {
+    OnRanks({{"fsdp", 2}},
+            [&](const DeviceMesh& mesh, LineSink&) -> absl::Status {
+              nn::Linear linear(3, 5);
+              linear.weight()->set_data(SmallIntegers({5, 3}, 1));
+              const Tensor x = SmallIntegers({4, 3}, 2);
+              const Tensor weight = Clone(linear.weight()->data().Detach());
+              FullyShardOptions options = Summing();
+              options.reshard_after_forward = false;
+              options.gather_hooks =
+                  HooksFor(std::make_shared<Doubled>(dtype), /*all=*/true);
+              CH_RETURN_IF_ERROR(FullyShard(linear, mesh, options));
+              const Tensor y = linear.Forward(x);
+              CH_EXPECT_EQ(y.ToVector<float>(),
+                           Linear(x, Mul(weight, 2.0)).ToVector<float>());
+              const TensorList& extras = linear.weight()->gathered_extras();
+              CH_EXPECT_EQ(extras.size(), 1u);
+              CH_EXPECT_EQ(extras[0].ToVector<float>(),
+                           Sum(weight, {1}).ToVector<float>());
+              return Backward(Sum(y));
+            });
+  }
 }
 
 /// Violates one rule of Inputs.

@@ -100,7 +100,11 @@ template <typename C, int kIn, int kOut, bool kAny = false, typename F>
 void Elementwise(const char* name, F f, const KernelShape& shape,
                  const StridedOperand (&operands)[kIn + kOut],
                  KernelContext& context, ElementwiseOptions options = {}) {
-  constexpr int kWidest = sizeof(C) == 4 ? 8 : std::is_integral_v<C> ? 4 : 2;
+  constexpr bool kBytes = sizeof(C) == 1;
+  constexpr int kWidest = kBytes                  ? 16
+                          : sizeof(C) == 4        ? 8
+                          : std::is_integral_v<C> ? 4
+                                                  : 2;
   const auto strided = MakeStrided(shape, operands, kWidest);
   if constexpr (std::is_same_v<C, float> && requires { typename F::Typed; }) {
     if (options.mode == WriteMode::kOverwrite && options.unwanted == 0 &&
@@ -114,15 +118,21 @@ void Elementwise(const char* name, F f, const KernelShape& shape,
         name, &ElementwiseKernel<C, decltype(width)::value, kIn, kOut, kAny, F>,
         geometry, context, f, strided, options);
   };
+  // The width of bytes is the widest, or 1.
   switch (strided.width) {
+    case 16:
+      if constexpr (kBytes) launch(std::integral_constant<int, 16>());
+      break;
     case 8:
-      if constexpr (kWidest >= 8) launch(std::integral_constant<int, 8>());
+      if constexpr (kWidest == 8) launch(std::integral_constant<int, 8>());
       break;
     case 4:
-      if constexpr (kWidest >= 4) launch(std::integral_constant<int, 4>());
+      if constexpr (kWidest >= 4 && !kBytes) {
+        launch(std::integral_constant<int, 4>());
+      }
       break;
     case 2:
-      if constexpr (sizeof(C) == 8 || kAny) {
+      if constexpr (sizeof(C) == 8 || (kAny && !kBytes)) {
         launch(std::integral_constant<int, 2>());
       }
       break;

@@ -70,16 +70,12 @@ void Convert(const Float8ConvertArgs& args, KernelContext& context) {
   const auto strided = MakeStrided(
       args.shape,
       {AsOperand(args.in), AsOperand(args.scale), AsOperand(args.out)}, 8);
-  if (strided.width == 8) {
-    LaunchKernel("float8_convert", &Float8ConvertKernel<8, kEncodes>,
-                 GeometryOfItems(strided.vectors), context, strided);
-  } else {
-    auto by_element = MakeStrided(
-        args.shape,
-        {AsOperand(args.in), AsOperand(args.scale), AsOperand(args.out)}, 1);
-    LaunchKernel("float8_convert", &Float8ConvertKernel<1, kEncodes>,
-                 GeometryOfItems(by_element.vectors), context, by_element);
-  }
+  // 8 elements of a 16-bit float, or 4 of float32, are 16 bytes.
+  auto* const kernel = strided.width == 8   ? &Float8ConvertKernel<8, kEncodes>
+                       : strided.width == 4 ? &Float8ConvertKernel<4, kEncodes>
+                                            : &Float8ConvertKernel<1, kEncodes>;
+  LaunchKernel("float8_convert", kernel, GeometryOfItems(strided.vectors),
+               context, strided);
 }
 
 int64_t RoundedTo16(int64_t size) { return (size + 15) / 16 * 16; }

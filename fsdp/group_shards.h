@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef CROSSHATCH_FSDP_RAGGED_GROUP_H_
-#define CROSSHATCH_FSDP_RAGGED_GROUP_H_
+#ifndef CROSSHATCH_FSDP_GROUP_SHARDS_H_
+#define CROSSHATCH_FSDP_GROUP_SHARDS_H_
 
 /// \file
-/// The plan of a ragged group, from its parameters and options.
+/// What each rank keeps of a group's parameters, from the options.
 
 #include <cstdint>
 #include <vector>
@@ -14,6 +14,11 @@
 #include "crosshatch/fsdp/policy.h"
 
 namespace crosshatch::fsdp {
+
+/// Returns the dim that `parameter` is sharded on.
+/// \error kInvalidArgument naming a parameter that cannot be sharded on it.
+absl::StatusOr<int> ShardDim(const nn::Parameter& parameter,
+                             const FullyShardOptions& options);
 
 /// Returns the interval of `dim` on each shard rank, relative to the start of
 /// this rank's unsharded local tensor.
@@ -33,4 +38,4 @@ absl::StatusOr<GroupPlan> MakeRagged(std::vector<PlannedParameter> planned,
 
 }  // namespace crosshatch::fsdp
 
-#endif  // CROSSHATCH_FSDP_RAGGED_GROUP_H_
+#endif  // CROSSHATCH_FSDP_GROUP_SHARDS_H_

@@ -1,11 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/fsdp/ragged_group.h"
+#include "crosshatch/fsdp/group_shards.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 
 namespace crosshatch::fsdp {
+
+absl::StatusOr<int> ShardDim(const nn::Parameter& parameter,
+                             const FullyShardOptions& options) {
+  const Tensor& data = parameter.data();
+  if (data.ndim() == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "FullyShard: parameter ", parameter.name(),
+        " is a scalar, which has no dim to shard; give it the shape [1], or "
+        "list it in FullyShardOptions::ignored_params"));
+  }
+  const int dim = options.shard_dim ? options.shard_dim(parameter) : 0;
+  const int counted = dim < 0 ? dim + data.ndim() : dim;
+  if (options.ragged_shard.has_value() && counted != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("FullyShard: FullyShardOptions::shard_dim gives dim ", dim,
+                     " of parameter ", parameter.name(),
+                     ", but ragged_shard cuts dim 0; set one of the two"));
+  }
+  if (counted < 0 || counted >= data.ndim()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "FullyShard: parameter ", parameter.name(), " of shape ",
+        ToString(data.sizes()), " cannot be sharded on dim ", dim));
+  }
+  return counted;
+}
 
 std::vector<Interval> ShardIntervals(const ShardedForm& form, int fsdp_axis,
                                      ShapeView global_shape, int dim) {
