@@ -491,6 +491,21 @@ void InjectedKernelFaultsTest::InjectInAllOthers() {
   inject("fold", {&patches},
          [&](KernelContext& context) { kernels.fold(windows, context); });
 
+  Operand float8(DType::kFloat8E4M3, sizes);
+  inject("float8_convert", {&float8}, [&](KernelContext& context) {
+    kernels.float8_convert(
+        {a.shape(), a.in(), {b.data(), kFloat32, {0, 1}}, float8.out()},
+        context);
+  });
+  Operand amax(kFloat32, sizes);
+  amax.Fill(random_, 0.5, 2);
+  inject("float8_scale", {&out, &more}, [&](KernelContext& context) {
+    kernels.float8_scale({5 * 37, static_cast<const float*>(amax.data()),
+                          static_cast<float*>(out.data()),
+                          static_cast<float*>(more.data()), 448, false},
+                         context);
+  });
+
   AdamWArgs adamw;
   adamw.count = 5 * 37;
   adamw.param = static_cast<float*>(out.data());
