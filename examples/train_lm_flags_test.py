@@ -77,7 +77,7 @@ class TrainLmFlagsTest(TrainLmTestCase):
         self.assertEqual(run.returncode, 0, run.stderr)
         self.assertIn("linear layers in float8; skipped: ", run.stdout + run.stderr)
         self.assertIn("lm_head (matches lm_head)", run.stdout + run.stderr)
-        run = self.run_program(*flags, "--dim=20", "--ffn=20", "--float8=rowwise")
+        run = self.run_program(*flags, "--dim=24", "--ffn=20", "--float8=rowwise")
         self.assertNotEqual(run.returncode, 0)
         self.assertIn("--float8=rowwise: 0 linear layers in float8", run.stderr)
 
