@@ -49,12 +49,10 @@ struct DTypeName {
   DType dtype;
 };
 constexpr DTypeName kDTypeNames[] = {
-    {"F32", DType::kFloat32},        {"F64", DType::kFloat64},
-    {"BF16", DType::kBFloat16},      {"F16", DType::kFloat16},
-    {"I32", DType::kInt32},          {"I64", DType::kInt64},
-    {"U16", DType::kUInt16},         {"BOOL", DType::kBool},
-    {"U8", DType::kUInt8},           {"F8_E4M3", DType::kFloat8E4M3},
-    {"F8_E5M2", DType::kFloat8E5M2},
+    {"F32", DType::kFloat32},   {"F64", DType::kFloat64},
+    {"BF16", DType::kBFloat16}, {"F16", DType::kFloat16},
+    {"I32", DType::kInt32},     {"I64", DType::kInt64},
+    {"U16", DType::kUInt16},    {"BOOL", DType::kBool},
 };
 
 /// Entry: one tensor in the header. ParseEntry returns what is wrong with it;
