@@ -119,7 +119,7 @@ void ReadSources(const std::string& directory, Take take) {
 // Returns quoted words that are the first of several arguments. A kernel's name
 // is the first argument of its launch.
 std::vector<std::string> FirstArguments(const std::string& text) {
-  constexpr char kWord[] = "abcdefghijklmnopqrstuvwxyz_";
+  constexpr char kWord[] = "abcdefghijklmnopqrstuvwxyz_0123456789";
   std::vector<std::string> words;
   for (size_t at = text.find('('); at != std::string::npos;
        at = text.find('(', at + 1)) {
