@@ -12,6 +12,7 @@
 #include "crosshatch/comm/fingerprint.h"
 #include "crosshatch/tensor/rank_context.h"
 #include "crosshatch/tensor/span.h"
+#include "crosshatch/tensor/step_capture.h"
 
 namespace crosshatch {
 namespace {
@@ -56,6 +57,7 @@ absl::Status Communicator::Issue(Collective collective, Stream& stream) {
       CheckCollective(collective, key_, member_, context_.device().is_meta()));
   BindTo(stream);
   Count(collective);
+  if (context_.capture() != nullptr) Capture(collective);
   // The duration includes the wait for later members.
   const std::string name =
       context_.sink() == nullptr
@@ -68,6 +70,24 @@ absl::Status Communicator::Issue(Collective collective, Stream& stream) {
   });
   EndSpan(stream, "collective", name);
   return absl::OkStatus();
+}
+
+void Communicator::Capture(const Collective& collective) {
+  if (size() > 1 && !planes_.can_be_captured()) {
+    context_.BreakCapture(absl::StrCat(
+        "a collective of ", Describe(),
+        ", which connects ranks by the host: only NCCL's are captured"));
+    return;
+  }
+  StepCapture& capture = *context_.capture();
+  capture.Note(static_cast<uint64_t>(collective.kind));
+  for (const char c : absl::StrCat(key_.name, " ", collective.label)) {
+    capture.Note(static_cast<unsigned char>(c));
+  }
+  capture.OnReplay([this, kind = collective.kind,
+                    bytes = BytesReceived(collective, member_, size())] {
+    CountBytes(kind, bytes);
+  });
 }
 
 void Communicator::Run(const Collective& collective, int64_t sequence) {
@@ -149,12 +169,15 @@ void Communicator::BindTo(Stream& stream) {
   control_->Bind(stream);
 }
 
-void Communicator::Count(const Collective& collective) {
-  const int64_t bytes = BytesReceived(collective, member_, size());
-  CommunicatorStats::Count& count =
-      stats_.by_kind[static_cast<int>(collective.kind)];
+void Communicator::CountBytes(CollectiveKind kind, int64_t bytes) {
+  CommunicatorStats::Count& count = stats_.by_kind[static_cast<int>(kind)];
   ++count.calls;
   count.bytes += bytes;
+}
+
+void Communicator::Count(const Collective& collective) {
+  const int64_t bytes = BytesReceived(collective, member_, size());
+  CountBytes(collective.kind, bytes);
   if (EventSink* sink = context_.sink(); sink != nullptr) {
     sink->Write({.kind = EventKind::kCollective,
                  .what = Name(collective.kind),

@@ -121,6 +121,9 @@ class Communicator final {
   void CheckThread() const;
   void BindTo(Stream& stream);
   void Count(const Collective& collective);
+  void CountBytes(CollectiveKind kind, int64_t bytes);
+  /// Registers what a replay of the step being captured repeats.
+  void Capture(const Collective& collective);
   /// Runs `collective` when the stream has come to it.
   void Run(const Collective& collective, int64_t sequence);
   /// Agrees with the other members and issues this one's part.

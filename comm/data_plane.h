@@ -102,6 +102,11 @@ class DataPlanes {
   /// members agree on their first collective; otherwise after it.
   virtual bool connects_alone() const { return false; }
 
+  /// Returns whether streams can capture its collectives (step_capture.h): each
+  /// rank issues its part without the others, and nothing of it is done by the
+  /// host.
+  virtual bool can_be_captured() const { return false; }
+
   /// Connects this rank to a group, at its first collective. All members call
   /// it.
   /// \param context of this rank; must outlive issued work

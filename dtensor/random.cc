@@ -55,6 +55,7 @@ void Fill(const Tensor& t, RandomKind kind, uint64_t key, uint64_t stream,
   std::copy(box.sizes.begin(), box.sizes.end(), args.box.sizes);
   std::copy(box.offsets.begin(), box.offsets.end(), args.offsets);
   std::copy(t.sizes().begin(), t.sizes().end(), args.global_sizes);
+  RankContext::Current().BreakCapture("a fill with random values");
   internal::Launch(&KernelTable::random, args);
   if (direct) {
     BeginWrite("random values", out);

@@ -233,11 +233,11 @@ cudaError_t SetKernelOfNode(cudaGraphExec_t exec, cudaGraphNode_t node,
   }
   Launch seeded = launch;
   seeded.seed = stream->seed.load();
-  exec->nodes[node->index].work = std::make_shared<StreamQueue::Task>(
-      DeviceWork(DeviceOf(stream),
-                 [seeded, thread = std::move(thread)]() mutable {
-                   RunGrid(seeded, [&thread] { thread(); });
-                 }));
+  exec->nodes[node->index].work =
+      std::make_shared<StreamQueue::Task>(DeviceWork(
+          DeviceOf(stream), [seeded, thread = std::move(thread)]() mutable {
+            RunGrid(seeded, [&thread] { thread(); });
+          }));
   return cudaSuccess;
 }
 
@@ -276,9 +276,9 @@ MemoryRange AllocationOf(const void* data) {
 
 RuntimeCounts CountsOfRuntime() {
   const Machine& machine = TheMachine();
-  return {machine.kernels, machine.copies, machine.host_functions,
-          machine.allocations, machine.synchronizations,
-          machine.graph_launches};
+  return {machine.kernels,          machine.copies,
+          machine.host_functions,   machine.allocations,
+          machine.synchronizations, machine.graph_launches};
 }
 
 }  // namespace emulation
@@ -441,7 +441,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
   {
     std::lock_guard<std::mutex> lock(event->mutex);
     point = event->point;
-    if (event->capture != nullptr) return emulation::WaitInCapture(stream, *event);
+    if (event->capture != nullptr)
+      return emulation::WaitInCapture(stream, *event);
   }
   if (stream->capture != nullptr) {
     return Invalidate(stream, cudaErrorStreamCaptureIsolation);

@@ -11,8 +11,8 @@ namespace crosshatch {
 
 CudaGraphExecState::CudaGraphExecState(const CudaGraphState& graph) {
   for (const auto& node : graph.nodes) {
-    Node& copy = nodes.emplace_back(
-        Node{node->lane, {}, node->work, node->is_kernel});
+    Node& copy =
+        nodes.emplace_back(Node{node->lane, {}, node->work, node->is_kernel});
     for (const CudaGraphNodeState* before : node->after) {
       copy.after.push_back(before->index);
     }
@@ -66,10 +66,10 @@ void Capture::Join(CudaStreamState* stream, const Frontier& frontier,
 void Capture::Add(CudaStreamState* stream, StreamQueue::Task work,
                   bool is_kernel) {
   Lane& lane = lanes.at(stream);
-  graph->nodes.push_back(std::make_unique<CudaGraphNodeState>(
-      CudaGraphNodeState{graph->nodes.size(), lane.index, lane.frontier,
-                         std::make_shared<StreamQueue::Task>(std::move(work)),
-                         is_kernel}));
+  graph->nodes.push_back(
+      std::make_unique<CudaGraphNodeState>(CudaGraphNodeState{
+          graph->nodes.size(), lane.index, lane.frontier,
+          std::make_shared<StreamQueue::Task>(std::move(work)), is_kernel}));
   lane.frontier = {graph->nodes.back().get()};
 }
 
@@ -144,11 +144,13 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   return cudaSuccess;
 }
 
-cudaError_t cudaStreamGetCaptureInfo(
-    cudaStream_t stream, cudaStreamCaptureStatus* status,
-    unsigned long long* /*id*/, cudaGraph_t* graph,
-    const cudaGraphNode_t** after, const cudaGraphEdgeData** /*edges*/,
-    size_t* num_after) {
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream,
+                                     cudaStreamCaptureStatus* status,
+                                     unsigned long long* /*id*/,
+                                     cudaGraph_t* graph,
+                                     const cudaGraphNode_t** after,
+                                     const cudaGraphEdgeData** /*edges*/,
+                                     size_t* num_after) {
   if (stream == nullptr || status == nullptr) {
     return Return(cudaErrorInvalidResourceHandle);
   }

@@ -191,9 +191,9 @@ TEST_F(GraphCaptureTest, CopiesOfPageableMemoryInvalidateIt) {
   void* device = nullptr;
   ASSERT_EQ(cudaMalloc(&device, sizeof(int)), cudaSuccess);
   Begin();
-  EXPECT_EQ(cudaMemcpyAsync(device, &pageable, sizeof(int), cudaMemcpyDefault,
-                            a_),
-            cudaErrorStreamCaptureUnsupported);
+  EXPECT_EQ(
+      cudaMemcpyAsync(device, &pageable, sizeof(int), cudaMemcpyDefault, a_),
+      cudaErrorStreamCaptureUnsupported);
   ExpectInvalid();
   EXPECT_EQ(cudaFree(device), cudaSuccess);
 }
@@ -224,7 +224,8 @@ TEST_F(GraphCaptureTest, OnlyRelaxedCapturesAllowAllocations) {
 TEST_F(GraphCaptureTest, AHostFunctionRunsInEachLaunch) {
   static int runs = 0;
   Begin();
-  EXPECT_EQ(cudaLaunchHostFunc(a_, [](void*) { ++runs; }, nullptr),
+  EXPECT_EQ(cudaLaunchHostFunc(
+                a_, [](void*) { ++runs; }, nullptr),
             cudaSuccess);
   Instantiate();
   for (int i = 0; i < 3; ++i) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -42,6 +43,7 @@
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
 #include "crosshatch/tensor/span.h"
+#include "crosshatch/tensor/step_graph.h"
 
 namespace crosshatch::examples {
 namespace {
@@ -116,6 +118,11 @@ class Trainer {
   Tensor Loss(const LabelledRows& batch, double targets);
   absl::Status Step(StepMetrics& metrics);
   absl::Status Learn(StepMetrics& metrics);
+  // Computes the gradients of the step that divides its loss by `targets`, and
+  // this rank's part of the loss. They may be a replay.
+  absl::StatusOr<Tensor> GraphOfGradients(double targets);
+  // Sums the ranks' parts of a loss.
+  absl::StatusOr<double> GlobalLoss(const Tensor& own, int64_t step);
   // Returns the mean loss over all whole rows of the evaluation text.
   absl::StatusOr<double> Evaluate();
   absl::Status PrintSample();
@@ -143,8 +150,10 @@ class Trainer {
   std::optional<RunPage> page_;  // On the reporting rank.
   absl::Status unwritten_page_;
   absl::Status unwritten_metrics_;
-  absl::Status unwritten_;  // The first error of a write.
-  bool saves_ = false;      // A save has begun and is not yet reported.
+  absl::Status unwritten_;            // The first error of a write.
+  std::unique_ptr<StepGraph> graph_;  // Null: each step runs.
+  std::string graph_note_;            // The latest reason for not replaying.
+  bool saves_ = false;  // A save has begun and is not yet reported.
 
   int64_t step_ = 0;      // Completed steps.
   int64_t begun_at_ = 0;  // Steps completed before this run.
@@ -179,6 +188,14 @@ absl::Status Trainer::SetUp() {
   }
   CH_RETURN_IF_ERROR(ParallelizeLlama(model_, mesh_, options_));
   CH_ASSIGN_OR_RETURN(data_, mesh_.Slice(DataAxes(options_)));
+  if (ReplaysSteps(options_)) {
+    CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> all,
+                        AllRanks(world_));
+    graph_ = std::make_unique<StepGraph>(StepGraphOptions{
+        .mode = options_.cuda_graphs, .exchange = [all](std::string text) {
+          return all->Exchange(text, "the graph of a step");
+        }});
+  }
   CH_ASSIGN_OR_RETURN(const bool resumes, Resume());
   if (resumes) return absl::OkStatus();
   return options_.model_dir.empty()
@@ -282,6 +299,63 @@ Tensor Trainer::Loss(const LabelledRows& batch, double targets) {
              1.0 / targets);
 }
 
+absl::StatusOr<double> Trainer::GlobalLoss(const Tensor& own, int64_t step) {
+  CH_ASSIGN_OR_RETURN(const std::vector<double> sum,
+                      SumOverMesh(*data_, own, "loss"));
+  if (std::isfinite(sum[0])) return sum[0];
+  return absl::OutOfRangeError(
+      absl::StrCat("the loss of step ", step, " is ", sum[0],
+                   step_ == 0 ? ", before any weight was updated"
+                              : "; a smaller --lr may help"));
+}
+
+absl::StatusOr<Tensor> Trainer::GraphOfGradients(double targets) {
+  const int64_t count = options_.accumulate;
+  TensorList all;
+  for (int64_t i = 0; i < count; ++i) {
+    LabelledRows batch =
+        Batch(tokens_, position_, MicroBatch(options_.global_batch, count, i));
+    all.insert(all.end(), batch.inputs.begin(), batch.inputs.end());
+    all.push_back(batch.targets);
+  }
+  const std::vector<nn::Parameter*> parameters = model_.Parameters();
+  const auto step = [&](TensorSpan inputs) -> absl::StatusOr<TensorList> {
+    const size_t of_batch = inputs.size() / static_cast<size_t>(count);
+    Tensor so_far;
+    CH_RETURN_IF_ERROR(fsdp::AccumulateGradients(
+        model_, count,
+        [&](int64_t i) -> absl::Status {
+          const TensorSpan mine =
+              inputs.subspan(static_cast<size_t>(i) * of_batch, of_batch);
+          const Tensor loss =
+              Loss({{mine.begin(), mine.end() - 1}, mine.back()}, targets);
+          Tensor own = LocalTensor(loss).Detach();
+          if (count > 1) own = ToDType(own, kFloat64);
+          so_far = so_far.defined() ? Add(so_far, own) : own;
+          return Backward(loss);
+        },
+        fsdp::AccumulateBy::kShards));
+    TensorList results = {so_far};
+    for (nn::Parameter* parameter : parameters) {
+      results.push_back(parameter->grad());
+      parameter->set_grad(Tensor());
+    }
+    return results;
+  };
+  CH_ASSIGN_OR_RETURN(const TensorList results, graph_->Run(all, step));
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    parameters[i]->set_grad(results[i + 1]);
+  }
+  if (graph_->fallback_reason() != graph_note_) {
+    graph_note_ = graph_->fallback_reason();
+    if (!graph_note_.empty()) {
+      report_.Note(
+          absl::StrCat("a step is not replayed as a graph: ", graph_note_));
+    }
+  }
+  return results[0];
+}
+
 absl::Status Trainer::Learn(StepMetrics& metrics) {
   // A step with no targets other than ends of documents has loss 0.
   const auto targets = static_cast<double>(std::max<int64_t>(
@@ -298,20 +372,17 @@ absl::Status Trainer::Learn(StepMetrics& metrics) {
     if (count > 1) own = ToDType(own, kFloat64);
     so_far = so_far.defined() ? Add(so_far, own) : own;
     if (i + 1 == count) {
-      CH_ASSIGN_OR_RETURN(const std::vector<double> sum,
-                          SumOverMesh(*data_, so_far, "loss"));
-      global_loss = sum[0];
-      if (!std::isfinite(global_loss)) {
-        return absl::OutOfRangeError(
-            absl::StrCat("the loss of step ", metrics.step, " is ", global_loss,
-                         step_ == 0 ? ", before any weight was updated"
-                                    : "; a smaller --lr may help"));
-      }
+      CH_ASSIGN_OR_RETURN(global_loss, GlobalLoss(so_far, metrics.step));
     }
     return Backward(loss);
   };
-  CH_RETURN_IF_ERROR(fsdp::AccumulateGradients(model_, count, micro_batch,
-                                               fsdp::AccumulateBy::kShards));
+  if (graph_ == nullptr) {
+    CH_RETURN_IF_ERROR(fsdp::AccumulateGradients(model_, count, micro_batch,
+                                                 fsdp::AccumulateBy::kShards));
+  } else {
+    CH_ASSIGN_OR_RETURN(so_far, GraphOfGradients(targets));
+    CH_ASSIGN_OR_RETURN(global_loss, GlobalLoss(so_far, metrics.step));
+  }
   Stream& compute = world_.context().compute_stream();
   BeginSpan(compute, "clip", "");
   CH_ASSIGN_OR_RETURN(
@@ -351,6 +422,13 @@ absl::Status Trainer::Step(StepMetrics& metrics) {
   metrics.tokens_per_s =
       static_cast<double>(options_.global_batch * options_.seq_len) / seconds;
   metrics.memory = context.allocator().stats();
+  if (graph_ != nullptr) {
+    const MemoryStats of_graph = graph_->memory();
+    for (size_t i = 0; i < of_graph.peak.size(); ++i) {
+      metrics.memory.peak[i] += of_graph.peak[i];
+    }
+    metrics.memory.peak_total += of_graph.peak_total;
+  }
   metrics.copied_bytes = context.copied_bytes() - copied;
   metrics.traffic = Difference(TotalTraffic(world_), traffic);
   ++step_;

@@ -101,6 +101,8 @@ class TrainLmErrorsTest(TrainLmTestCase):
             ([text, "--engine=nccl"], "must be one of auto local processes"),
             ([text, "--engine=processes"], "no launcher started this process as a rank"),
             ([text, "--dtype=float8"], "must be float32 or bfloat16"),
+            ([text, "--cuda_graphs=yes"], "must be on, auto or off"),
+            ([text, "--cuda_graphs=on"], "--cuda_graphs=on: the CPU has no graphs"),
             ([text, "--verbose"], "--verbose needs --engine=fake"),
             # Sizes of a model.
             ([text, "--heads=3"], "heads must divide dim: dim 128, 3 heads"),

@@ -87,6 +87,9 @@ ABSL_FLAG(
 ABSL_FLAG(bool, offload, false,
           "Offload to the CPU: keep the shards of parameters, gradients and "
           "moments in host memory and update them there.");
+ABSL_FLAG(std::string, cuda_graphs, "off",
+          "Replay forward and backward of a step as a CUDA graph: on, or auto "
+          "to run the steps that cannot be replayed, or off.");
 ABSL_FLAG(std::vector<std::string>, eval_text, {},
           "Text files to evaluate the model on, after the last step and every "
           "--eval_every steps: the mean loss over their complete rows of "
@@ -222,6 +225,30 @@ absl::StatusOr<DType> ParseDType(const char* flag, const std::string& name) {
   if (name == "bfloat16") return kBFloat16;
   return absl::InvalidArgumentError(
       absl::StrCat("--", flag, "=", name, ": must be float32 or bfloat16"));
+}
+
+absl::StatusOr<StepGraphOptions::Mode> ParseCudaGraphs(
+    const std::string& name) {
+  if (name == "off") return StepGraphOptions::Mode::kOff;
+  if (name == "auto") return StepGraphOptions::Mode::kAuto;
+  if (name == "on") return StepGraphOptions::Mode::kOn;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--cuda_graphs=", name, ": must be on, auto or off"));
+}
+
+// Returns what prevents replays of the whole run; empty if nothing does.
+std::string ReasonAgainstGraphs(const TrainOptions& options) {
+  if (options.run.device != Device::Kind::kCuda) {
+    return "the CPU has no graphs: compute with --device=cuda";
+  }
+  if (options.run.engine == EngineKind::kFake) {
+    return "a dry run issues no work: omit it with --engine=fake";
+  }
+  if (options.eos.has_value() || options.eos_of_model) {
+    return "with --eos the number of targets, which divides the loss, changes "
+           "from step to step";
+  }
+  return "";
 }
 
 absl::StatusOr<bool> ParseDecay(const std::string& name) {
@@ -403,6 +430,16 @@ absl::Status CheckNumbers(const TrainOptions& options) {
   CH_RETURN_IF_ERROR(CheckPositive("eps", options.eps));
   CH_RETURN_IF_ERROR(CheckNotNegative("weight_decay", options.weight_decay));
   CH_RETURN_IF_ERROR(CheckNotNegative("clip_norm", options.clip_norm));
+  if (options.cuda_graphs == StepGraphOptions::Mode::kOn) {
+    std::string reason = ReasonAgainstGraphs(options);
+    if (reason.empty() && !options.report.empty()) {
+      reason = "steps that --report traces are not replayed";
+    }
+    if (!reason.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--cuda_graphs=on: ", reason, "; or use auto"));
+    }
+  }
   const int fake_rank = options.run.fake_rank;
   if (fake_rank < 0 || fake_rank >= options.world_size()) {
     return absl::InvalidArgumentError(
@@ -487,6 +524,11 @@ absl::StatusOr<std::vector<MeshAxis>> ParseMesh(const std::string& text) {
   return axes;
 }
 
+bool ReplaysSteps(const TrainOptions& options) {
+  return options.cuda_graphs != StepGraphOptions::Mode::kOff &&
+         ReasonAgainstGraphs(options).empty();
+}
+
 absl::StatusOr<TrainOptions> ParseTrainOptions(int argc, char** argv) {
   CH_RETURN_IF_ERROR(ParseFlags(argc, argv, kSource));
   TrainOptions options;
@@ -534,6 +576,8 @@ absl::StatusOr<TrainOptions> ParseTrainOptions(int argc, char** argv) {
   CH_ASSIGN_OR_RETURN(options.float8, ParseFloat8(absl::GetFlag(FLAGS_float8)));
   options.recompute = absl::GetFlag(FLAGS_recompute);
   options.offload = absl::GetFlag(FLAGS_offload);
+  CH_ASSIGN_OR_RETURN(options.cuda_graphs,
+                      ParseCudaGraphs(absl::GetFlag(FLAGS_cuda_graphs)));
   options.eval_text = absl::GetFlag(FLAGS_eval_text);
   options.eval_every = absl::GetFlag(FLAGS_eval_every).value;
   options.save_every = absl::GetFlag(FLAGS_save_every).value;

@@ -20,6 +20,7 @@
 #include "crosshatch/nn/optim/schedule.h"
 #include "crosshatch/tensor/dtype.h"
 #include "crosshatch/tensor/ops/float8.h"
+#include "crosshatch/tensor/step_graph.h"
 
 namespace crosshatch::examples {
 
@@ -68,6 +69,7 @@ struct TrainOptions {
   std::optional<Float8Recipe> float8;  ///< Unset: no float8.
   bool recompute = false;              ///< Recompute blocks in backward.
   bool offload = false;                ///< Shards and moments in host memory.
+  StepGraphOptions::Mode cuda_graphs = StepGraphOptions::Mode::kOff;
 
   std::vector<std::string> eval_text;  ///< Empty: no evaluation.
   int64_t eval_every = 0;              ///< Steps; 0: only after the last one.
@@ -111,6 +113,9 @@ inline constexpr int kMaxDims = 4;
 
 /// Returns the name of a recipe of --float8, or "none".
 const char* NameOf(std::optional<Float8Recipe> recipe);
+/// Returns whether steps are replayed, if they can be: --cuda_graphs is not
+/// off, and nothing prevents it for the whole run.
+bool ReplaysSteps(const TrainOptions& options);
 
 /// Parses the command line, by ParseFlags (launch/launch_flags.h).
 /// \error kInvalidArgument naming the flag and a correct value.

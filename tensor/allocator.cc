@@ -303,6 +303,7 @@ class CachingAllocator final : public Allocator {
 
   Device device() const override { return device_; }
   int64_t reserved_bytes() const override { return reserved_bytes_; }
+  int64_t ReleaseFreeMemory() override { return GiveBackFree(); }
 
  private:
   struct FreeBlock {

@@ -175,6 +175,10 @@ class Allocator {
   /// Called by the thread that leases, which leases no more.
   static void Retire(std::unique_ptr<Allocator> allocator);
 
+  /// Returns free blocks to the device, after the work that uses them.
+  /// \returns the bytes.
+  virtual int64_t ReleaseFreeMemory() { return 0; }
+
   const MemoryStats& stats() const { return stats_; }
   /// Sets the peaks to the current bytes.
   void ResetPeaks();

@@ -19,6 +19,7 @@
 #include "crosshatch/tensor/allocator.h"
 #include "crosshatch/tensor/kernels/kernel_table.h"
 #include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/tensor/step_capture.h"
 #include "crosshatch/tensor/stream.h"
 
 namespace crosshatch {
@@ -66,6 +67,24 @@ void Launch(void (*Family::*kernel)(const Args&, KernelContext&),
   stream.Launch([args, run, &context](KernelContext& on) {
     if (!context.poisoned()) run(args, on);
   });
+}
+
+/// Issues the device's `kernel` with the arguments that `make` returns, for
+/// kernels whose arguments change from step to step. If the step is captured,
+/// `make` is called again before each replay, and must stay callable.
+template <typename Family, typename Args, typename Make>
+void LaunchEachStep(void (*Family::*kernel)(const Args&, KernelContext&),
+                    Make make) {
+  RankContext& context = RankContext::Current();
+  StepCapture* const capture = context.capture();
+  if (capture == nullptr || context.poisoned()) {
+    Launch(kernel, make());
+    return;
+  }
+  capture->LaunchEachStep(
+      context.current_stream(),
+      [run = context.kernels().*kernel,
+       make = std::move(make)](KernelContext& on) mutable { run(make(), on); });
 }
 
 /// Returns workspace for one kernel. The lease may end as soon as the kernel is

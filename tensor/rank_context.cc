@@ -16,6 +16,7 @@
 #include "crosshatch/tensor/backends/cpu/cpu_stream.h"
 #include "crosshatch/tensor/context_decorator.h"
 #include "crosshatch/tensor/device_backend.h"
+#include "crosshatch/tensor/step_capture.h"
 
 namespace crosshatch {
 namespace {
@@ -85,6 +86,7 @@ RankContext::~RankContext() {
   side_streams_.clear();
   compute_stream_.reset();
   extensions_.clear();
+  for (const auto& memory : graph_memory_) memory->TakeReturned();
   for (auto* allocator : {&allocator_, &host_allocator_}) {
     if (*allocator == nullptr) continue;
     if (options_.without_rank) {
@@ -98,7 +100,12 @@ RankContext::~RankContext() {
   }
 }
 
+void RankContext::BreakCapture(const std::string& why) {
+  if (capture_ != nullptr) capture_->Break(why);
+}
+
 Allocator& RankContext::host_allocator() {
+  if (capture_ != nullptr) BreakCapture("the host reads or writes elements");
   if (host_allocator_ == nullptr) {
     host_allocator_ = Decorated(
         options_.decorator,
@@ -167,6 +174,7 @@ Stream& RankContext::SideStream(const std::string& name) {
   for (const auto& stream : side_streams_) {
     if (stream->name() == name) return *stream;
   }
+  BreakCapture("the step creates a stream");
   CH_CHECK(name != compute_stream_->name())
       << "'" << name << "' is the compute stream, not a side stream";
   side_streams_.push_back(MakeStream(name, /*is_compute=*/false));

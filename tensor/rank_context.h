@@ -34,6 +34,7 @@ class DeviceBackend;
 class SavedTensorStore;
 class Storage;
 class ContextDecorator;
+class StepCapture;
 
 /// Options of a RankContext.
 struct RankContextOptions {
@@ -146,6 +147,11 @@ class RankContext {
   bool grad_enabled() const { return grad_enabled_; }
   /// Returns whether a backward pass runs on the rank (autograd.h).
   bool in_backward() const { return backward_ != nullptr; }
+  /// Returns the capture in progress (step_capture.h); null if there is none.
+  StepCapture* capture() const { return capture_; }
+  /// Ends the capture in progress, if there is one, because what follows cannot
+  /// be captured. See StepCapture::Break.
+  void BreakCapture(const std::string& why);
   /// Returns the class of memory that ops allocate; kActivation by default.
   MemoryClass memory_class() const { return memory_class_; }
 
@@ -200,6 +206,7 @@ class RankContext {
   friend class SavedTensorScope;
   friend class BackwardEngine;
   friend class GraphTies;
+  friend class StepCapture;
 
   static RankContext& OwnOfThread();
   AllocatorOwner Owner() const;
@@ -221,6 +228,9 @@ class RankContext {
   // work uses memory.
   std::unique_ptr<Allocator> allocator_;
   std::unique_ptr<Allocator> host_allocator_;
+  // Of captured steps.
+  std::vector<std::unique_ptr<Allocator>> graph_memory_;
+  StepCapture* capture_ = nullptr;
   Allocator* current_allocator_ = nullptr;
   std::unique_ptr<Stream> compute_stream_;
   std::vector<std::unique_ptr<Stream>> side_streams_;

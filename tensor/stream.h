@@ -24,6 +24,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "crosshatch/base/wait_graph.h"
@@ -66,6 +67,19 @@ class Event {
 
  private:
   std::shared_ptr<State> state_;
+};
+
+/// Kernels that a capture has recorded, in order, as a device names them.
+struct CapturedKernels {
+  std::vector<void*> nodes;
+};
+
+/// The work of a capture. It may be destroyed while a launch runs.
+class CapturedWork {
+ public:
+  virtual ~CapturedWork() = default;
+  /// Issues all of it to the stream on which the capture began.
+  virtual void Launch() = 0;
 };
 
 /// An ordered queue of work of one rank.
@@ -116,6 +130,28 @@ class Stream {
 
   /// Blocks the calling thread until all issued work is done.
   virtual void Synchronize() = 0;
+
+  /// \name Capture (step_capture.h)
+  /// A stream that captures records its work and runs nothing. Its events order
+  /// the work of the capture, and order nothing outside of it: a capture is
+  /// launched after all earlier work, and before all later work.
+  /// @{
+  virtual bool can_capture() const { return false; }
+  /// Begins capture `number`, which is not 0.
+  virtual void BeginCapture(uint64_t /*number*/) {}
+  /// Captures from the next Wait for an event of capture `number` on.
+  virtual void JoinCapture(uint64_t /*number*/) {}
+  virtual void LeaveCapture() {}
+  /// Ends the capture that began on this stream.
+  virtual std::unique_ptr<CapturedWork> EndCapture() { return nullptr; }
+  /// Captures the kernels that `task` issues.
+  virtual void CaptureKernels(CapturedKernels& /*kernels*/, Task& /*task*/) {}
+  /// Replaces arguments of captured kernels, in later launches, by those with
+  /// which `task` issues them.
+  virtual void UpdateKernels(CapturedWork& /*work*/,
+                             const CapturedKernels& /*kernels*/,
+                             Task& /*task*/) {}
+  /// @}
 
   /// Returns the worker's agent in the wait graph, or kNoAgent.
   virtual AgentId agent() const { return kNoAgent; }

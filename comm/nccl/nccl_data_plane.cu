@@ -16,6 +16,7 @@
 #include "crosshatch/tensor/allocator.h"
 #include "crosshatch/tensor/device.h"
 #include "crosshatch/tensor/kernels/cuda/cuda_api.cuh"
+#include "crosshatch/tensor/step_capture.h"
 
 namespace crosshatch::internal {
 namespace {
@@ -157,6 +158,8 @@ class NcclDataPlane final : public DataPlane, private MemoryListener {
   RankContext& context_;
   const NcclOptions options_;
   const std::unique_ptr<NcclComm> comm_;
+  /// The latest capture with its collectives.
+  const StepCapture* watched_ = nullptr;
   /// Whether it listens to the allocator.
   bool is_memory_listener_ = false;
 };
@@ -165,10 +168,17 @@ absl::Status NcclDataPlane::Issue(const Collective& collective,
                                   int64_t sequence, const Payloads& payloads,
                                   Stream& queue) {
   CH_RETURN_IF_ERROR(Move(collective, HaveSameShape(payloads), queue));
-  if (comm_ != nullptr) {
-    comm_->Issued(absl::StrCat(Name(collective.kind), " #", sequence, " '",
-                               collective.label, "'"),
-                  queue.Record());
+  if (comm_ == nullptr) return absl::OkStatus();
+  std::string what = absl::StrCat(Name(collective.kind), " #", sequence, " '",
+                                  collective.label, "'");
+  StepCapture* const capture = context_.capture();
+  if (capture == nullptr) {
+    comm_->Issued(std::move(what), queue.Record());
+  } else if (std::exchange(watched_, capture) != capture) {
+    // The watchdog watches whole launches.
+    capture->AfterLaunch(
+        [this, what = absl::StrCat("a captured step from ", what, " on")](
+            const Event& end) { comm_->Issued(what, end); });
   }
   return absl::OkStatus();
 }

@@ -94,6 +94,7 @@ class Planes final : public DataPlanes {
 
   const std::string& name() const override { return name_; }
   bool moves_host_memory() const override { return false; }
+  bool can_be_captured() const override { return true; }
 
   absl::Status Split(const std::vector<int>& world_ranks,
                      const std::vector<std::vector<int>>& groups,

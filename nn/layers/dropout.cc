@@ -78,6 +78,8 @@ bool AnyIsTold(Module& module) {
 // program sets its own mode with Module::set_training.
 void CompareModes(const Tensor& input, bool drops) {
   if (!input.is_distributed()) return;
+  // A captured step has run before.
+  if (RankContext::Current().capture() != nullptr) return;
   const DeviceMesh& mesh = MeshOf(input);
   CompareReplicasOfInput("whether dropout is on (Module::set_training)",
                          FromValues<int32_t>({1}, {drops ? 1 : 0}), mesh,
@@ -100,6 +102,7 @@ std::optional<uint64_t> Dropout::row_randomness() const {
 
 void Dropout::SetStep(uint64_t seed, uint64_t step) {
   step_ = Draw{RandomKeyOf(seed, FullName()), step, 0};
+  *current_step_ = step;
   drawn_.clear();
 }
 
@@ -182,13 +185,13 @@ TensorList Dropout::ForwardImpl(TensorSpan inputs) {
   if (!training()) return {inputs[0]};
   const Draw draw = Captured(InRecomputation() ? Draw{} : NextDraw(inputs[0]));
   const int dim = inputs[0].ndim() == 0 ? 0 : batch_dim_.value_or(0);
-  if (dim == 0) {
-    return {crosshatch::Dropout(inputs[0], p_, draw.key, draw.step,
-                                draw.first_row)};
-  }
+  const DropoutOp op(
+      p_, draw.key, draw.step, draw.first_row,
+      RankContext::Current().capture() == nullptr ? nullptr : current_step_);
+  if (dim == 0) return {Apply1(op, inputs)};
   // Dropout counts rows along dim 0.
-  const Tensor dropped = crosshatch::Dropout(
-      MoveDim(inputs[0], dim, 0), p_, draw.key, draw.step, draw.first_row);
+  const Tensor moved = MoveDim(inputs[0], dim, 0);
+  const Tensor dropped = Apply1(op, {&moved, 1});
   return {MoveDim(dropped, 0, dim)};
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 
 #include "absl/container/inlined_vector.h"
@@ -88,6 +89,8 @@ class Dropout final : public Module {
   const double p_;
   const std::optional<int> batch_dim_;
   std::optional<Draw> step_;
+  /// The latest step, for replays of captured calls.
+  const std::shared_ptr<uint64_t> current_step_ = std::make_shared<uint64_t>(0);
   /// By the index of a call in its forward: the end of the rows drawn for in
   /// this step.
   absl::InlinedVector<int64_t, 1> drawn_;

@@ -42,23 +42,26 @@ absl::Status AdamW::CheckOptions(const AdamWOptions& options,
 }
 
 void AdamW::Update(const Run& run) {
-  const AdamWOptions& options = OptionsOfGroup(run.group);
-  const auto step = static_cast<double>(run.step);
-  internal::Launch(&KernelTable::adamw,
-                   AdamWArgs{
-                       .count = run.values.numel(),
-                       .param = run.values.data<float>(),
-                       .grad = run.grads.data<float>(),
-                       .exp_avg = run.slots[0].data<float>(),
-                       .exp_avg_sq = run.slots[1].data<float>(),
-                       .lr = options.lr,
-                       .beta1 = options.beta1,
-                       .beta2 = options.beta2,
-                       .eps = options.eps,
-                       .weight_decay = options.weight_decay,
-                       .bias_correction1 = 1 - std::pow(options.beta1, step),
-                       .bias_correction2 = 1 - std::pow(options.beta2, step),
-                   });
+  AdamWArgs args;
+  args.count = run.values.numel();
+  args.param = run.values.data<float>();
+  args.grad = run.grads.data<float>();
+  args.exp_avg = run.slots[0].data<float>();
+  args.exp_avg_sq = run.slots[1].data<float>();
+  internal::LaunchEachStep(
+      &KernelTable::adamw, [this, args, group = run.group, first = run.first] {
+        const AdamWOptions& options = OptionsOfGroup(group);
+        const auto step = static_cast<double>(StateOf(first).step);
+        AdamWArgs now = args;
+        now.lr = options.lr;
+        now.beta1 = options.beta1;
+        now.beta2 = options.beta2;
+        now.eps = options.eps;
+        now.weight_decay = options.weight_decay;
+        now.bias_correction1 = 1 - std::pow(options.beta1, step);
+        now.bias_correction2 = 1 - std::pow(options.beta2, step);
+        return now;
+      });
 }
 
 AdamWState AdamW::state(size_t i) const {

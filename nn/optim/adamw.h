@@ -82,6 +82,7 @@ class AdamW final : public GroupedOptimizer<AdamWOptions, AdamWGroup> {
   absl::Status CheckOptions(const AdamWOptions& options,
                             const std::string& whose) const override;
   void Update(const Run& run) override;
+  bool can_be_captured() const override { return true; }
 };
 
 }  // namespace crosshatch::nn

@@ -20,6 +20,7 @@
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/tensor/step_capture.h"
 
 namespace crosshatch::nn {
 namespace {
@@ -188,6 +189,23 @@ absl::Status Optimizer::Step() {
     parts.push_back({i, data, grad});
   }
 
+  if (StepCapture* const capture = context.capture(); capture != nullptr) {
+    if (!can_be_captured()) {
+      context.BreakCapture(absl::StrCat("the arguments of ", name_,
+                                        "'s kernels change from step to step"));
+    } else {
+      std::vector<size_t> updated;
+      for (size_t i = 0; i < parameters_.size(); ++i) {
+        if (parameters_[i]->grad().defined()) updated.push_back(i);
+      }
+      capture->OnReplay([this, updated = std::move(updated)] {
+        const absl::Status prepared = PrepareOptions();
+        if (!prepared.ok()) RankContext::Current().Poison(prepared);
+        for (const size_t i : updated) ++states_[i].step;
+      });
+    }
+  }
+
   const MemoryClassScope memory_class(MemoryClass::kOptimizerState);
   size_t next = 0;
   while (next < parts.size()) {
@@ -215,6 +233,7 @@ absl::Status Optimizer::Step() {
     const Tensor data = RunOf(first.data, count);
     Run run = {group,
                step,
+               first.index,
                ToDType(data, kFloat32),
                ToDType(RunOf(first.grad, count), kFloat32),
                {}};

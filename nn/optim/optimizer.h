@@ -103,6 +103,7 @@ class Optimizer : public Stateful {
   struct Run {
     size_t group;  ///< The number of groups for parameters without a group.
     int64_t step;  ///< From 1.
+    size_t first;  ///< The index of its first parameter.
     Tensor values;
     Tensor grads;  ///< Must not be written.
     absl::InlinedVector<Tensor, 2> slots;
@@ -130,6 +131,9 @@ class Optimizer : public Stateful {
   /// Returns whether two groups have equal options, so that their runs can
   /// join.
   virtual bool HaveEqualOptions(size_t group, size_t other) const = 0;
+  /// Returns whether Update issues its kernels by LaunchEachStep, so that a
+  /// captured step can be replayed.
+  virtual bool can_be_captured() const { return false; }
   /// Computes the update of a run, in NoGrad.
   /// \pre PrepareOptions
   virtual void Update(const Run& run) = 0;

@@ -101,6 +101,9 @@ AttentionArgs MakeArgs(const Tensor& q, const Tensor& k, const Tensor& v,
   args.window = std::min(attributes.window, args.q_len + args.kv_len);
   extras.Put(args);
   const AttentionDropout& dropout = attributes.dropout;
+  if (dropout.p > 0) {
+    RankContext::Current().BreakCapture("attention with dropout");
+  }
   args.dropout = dropout.p;
   args.dropout_key = dropout.key;
   args.dropout_stream = dropout.step;

@@ -34,15 +34,26 @@ Tensor DropoutOp::ForwardPart(const Tensor& x, ShapeView offsets,
   std::copy(offsets.begin(), offsets.end(), args.offsets);
   args.offsets[0] += first_row;
   std::copy(global_sizes.begin(), global_sizes.end(), args.global_sizes);
-  internal::Launch(&KernelTable::dropout, args);
+  if (current_step == nullptr) {
+    // A replay would draw the same numbers again.
+    RankContext::Current().BreakCapture("dropout of one step");
+    internal::Launch(&KernelTable::dropout, args);
+    return out;
+  }
+  internal::LaunchEachStep(&KernelTable::dropout,
+                           [args, current_step = current_step] {
+                             DropoutArgs now = args;
+                             now.stream = *current_step;
+                             return now;
+                           });
   return out;
 }
 
 std::shared_ptr<Node> DropoutOp::Differentiate(TensorSpan /*inputs*/,
                                                TensorSpan /*outputs*/) const {
-  return MakeNode(kInfo, [p = p, key = key, step = step,
-                          first_row = first_row](const Tensor& g) {
-    return Dropout(g, p, key, step, first_row);
+  return MakeNode(kInfo, [p = p, key = key, step = step, first_row = first_row,
+                          current_step = current_step](const Tensor& g) {
+    return Apply1(DropoutOp(p, key, step, first_row, current_step), {&g, 1});
   });
 }
 

@@ -9,6 +9,8 @@
 /// gradient passes through the same op with the same key.
 
 #include <cstdint>
+#include <memory>
+#include <utility>
 
 #include "crosshatch/tensor/op.h"
 #include "crosshatch/tensor/tensor.h"
@@ -20,8 +22,14 @@ namespace crosshatch {
 class DropoutOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {"dropout"};
-  DropoutOp(double p, uint64_t key, uint64_t step, int64_t first_row)
-      : p(p), key(key), step(step), first_row(first_row) {}
+  /// \param current_step if set, the step of each replay of a captured call
+  DropoutOp(double p, uint64_t key, uint64_t step, int64_t first_row,
+            std::shared_ptr<const uint64_t> current_step = nullptr)
+      : p(p),
+        key(key),
+        step(step),
+        first_row(first_row),
+        current_step(std::move(current_step)) {}
   const OpInfo& info() const override { return kInfo; }
   TensorList Forward(TensorSpan inputs) const override;
   /// Runs on an x that starts at `offsets` in a tensor of `global_sizes`, which
@@ -37,6 +45,7 @@ class DropoutOp final : public Op {
   const uint64_t key;
   const uint64_t step;
   const int64_t first_row;
+  const std::shared_ptr<const uint64_t> current_step;
 };
 
 /// \param x floating point

@@ -113,6 +113,37 @@ TEST(CudaLaunchTest, TrainsAMeshAsTheCpuDoes) {
   ExpectEqualLosses({"--mesh=fsdp:2,tp:2"}, kLossBound);
 }
 
+// Of five steps, two run, one is captured and two are replays.
+TEST(CudaLaunchTest, ReplaysTheGradientsOfAStep) {
+  for (const std::vector<std::string>& more :
+       {std::vector<std::string>{"--mesh=fsdp:1"},
+        {"--mesh=fsdp:1", "--accumulate=2", "--dtype=bfloat16",
+         "--recompute"}}) {
+    std::vector<std::string> flags = more;
+    flags.insert(flags.end(),
+                 {"--device=cuda", "--steps=5", "--cuda_graphs=off"});
+    const std::vector<double> expected = LossesWith(flags, 5);
+    const int64_t launches = emulation::CountsOfRuntime().graph_launches;
+    for (const char* mode : {"on", "auto"}) {
+      flags.back() = absl::StrCat("--cuda_graphs=", mode);
+      EXPECT_EQ(LossesWith(flags, 5), expected) << mode;
+    }
+    EXPECT_EQ(emulation::CountsOfRuntime().graph_launches, launches + 6);
+  }
+}
+
+// Collectives of rank threads cannot be captured: what was captured before the
+// first one is launched once by each rank.
+TEST(CudaLaunchTest, RunsStepsThatCannotBeReplayed) {
+  const std::vector<std::string> flags = {"--mesh=fsdp:2", "--device=cuda"};
+  const std::vector<double> expected = LossesWith(flags);
+  const int64_t launches = emulation::CountsOfRuntime().graph_launches;
+  EXPECT_EQ(
+      LossesWith({"--mesh=fsdp:2", "--device=cuda", "--cuda_graphs=auto"}),
+      expected);
+  EXPECT_EQ(emulation::CountsOfRuntime().graph_launches, launches + 2);
+}
+
 // Weights and moments are in pinned host memory.
 TEST(CudaLaunchTest, TrainsOffloadedAndRecomputed) {
   ExpectEqualLosses({"--mesh=fsdp:2", "--offload", "--recompute"}, kLossBound);

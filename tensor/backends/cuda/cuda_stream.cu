@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/error_context.h"
 #include "crosshatch/tensor/backends/cuda/cuda_stream.h"
@@ -49,20 +50,31 @@ class EventPool {
 
 class Point final : public Event::State {
  public:
-  Point(std::shared_ptr<EventPool> pool, cudaStream_t stream)
-      : pool_(std::move(pool)), event_(pool_->Take()) {
+  /// \param capture that the stream records; 0: it runs its work
+  Point(std::shared_ptr<EventPool> pool, cudaStream_t stream, uint64_t capture)
+      : pool_(std::move(pool)), event_(pool_->Take()), capture_(capture) {
     CheckCuda(cudaEventRecord(event_, stream), "cudaEventRecord");
   }
   ~Point() override { pool_->GiveBack(event_); }
 
   cudaEvent_t event() const { return event_; }
+  uint64_t capture() const { return capture_; }
   bool reached() override {
+    // It is no point in time. The launch of the capture has its own event.
+    if (capture_ != 0) return true;
     const cudaError_t error = cudaEventQuery(event_);
     if (error == cudaErrorNotReady) return false;
     CheckCuda(error, "cudaEventQuery");
     return true;
   }
   void Block() override {
+    if (capture_ != 0) {
+      RankContext& context = RankContext::Current();
+      context.BreakCapture("the host waits for an event");
+      // The launch is before all later work.
+      context.compute_stream().Synchronize();
+      return;
+    }
     CheckCuda(cudaEventSynchronize(event_), "cudaEventSynchronize");
   }
   void BlockWorker(AgentId /*worker*/) override { Block(); }
@@ -70,6 +82,38 @@ class Point final : public Event::State {
  private:
   const std::shared_ptr<EventPool> pool_;
   const cudaEvent_t event_;
+  const uint64_t capture_;
+};
+
+/// A graph and its executable copy.
+class CudaGraph final : public CapturedWork {
+ public:
+  CudaGraph(int device, cudaStream_t stream, cudaGraph_t graph,
+            std::function<void()> on_launch)
+      : device_(device),
+        stream_(stream),
+        graph_(graph),
+        on_launch_(std::move(on_launch)) {
+    CheckCuda(cudaGraphInstantiate(&exec_, graph_, 0), "cudaGraphInstantiate");
+  }
+  ~CudaGraph() override {
+    CheckCuda(cudaGraphExecDestroy(exec_), "cudaGraphExecDestroy");
+    CheckCuda(cudaGraphDestroy(graph_), "cudaGraphDestroy");
+  }
+
+  void Launch() override {
+    CheckCuda(cudaSetDevice(device_), "cudaSetDevice");
+    CheckCuda(cudaGraphLaunch(exec_, stream_), "cudaGraphLaunch");
+    on_launch_();
+  }
+  cudaGraphExec_t exec() const { return exec_; }
+
+ private:
+  const int device_;
+  const cudaStream_t stream_;
+  const cudaGraph_t graph_;
+  const std::function<void()> on_launch_;
+  cudaGraphExec_t exec_ = nullptr;
 };
 
 class CudaStream final : public Stream {
@@ -116,7 +160,7 @@ class CudaStream final : public Stream {
   Event Record() override {
     if (!is_recorded_) {
       SetDevice();
-      last_event_ = Event(std::make_shared<Point>(pool_, stream_));
+      last_event_ = Event(std::make_shared<Point>(pool_, stream_, capture_));
       is_recorded_ = true;
     }
     return last_event_;
@@ -127,6 +171,8 @@ class CudaStream final : public Stream {
     if (state == nullptr) return;
     SetDevice();
     if (const auto* const point = dynamic_cast<const Point*>(state)) {
+      // Captures are ordered as a whole.
+      if (point->capture() != capture_) return;
       CheckCuda(cudaStreamWaitEvent(stream_, point->event(), 0),
                 "cudaStreamWaitEvent");
       is_recorded_ = false;
@@ -137,11 +183,64 @@ class CudaStream final : public Stream {
   }
 
   void Synchronize() override {
+    if (capture_ != 0) {
+      RankContext::Current().BreakCapture(
+          absl::StrCat("the host waits for stream ", name()));
+    }
     CheckCuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
     EndIfThereIsAComplaint();
   }
 
+  bool can_capture() const override { return true; }
+
+  void BeginCapture(uint64_t number) override {
+    SetDevice();
+    // Memory is allocated during the capture.
+    CheckCuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed),
+              "cudaStreamBeginCapture");
+    JoinCapture(number);
+  }
+
+  void JoinCapture(uint64_t number) override {
+    capture_ = number;
+    is_recorded_ = false;
+  }
+
+  void LeaveCapture() override { JoinCapture(0); }
+
+  std::unique_ptr<CapturedWork> EndCapture() override {
+    SetDevice();
+    cudaGraph_t graph = nullptr;
+    CheckCuda(cudaStreamEndCapture(stream_, &graph), "cudaStreamEndCapture");
+    LeaveCapture();
+    return std::make_unique<CudaGraph>(device_, stream_, graph,
+                                       [this] { is_recorded_ = false; });
+  }
+
+  void CaptureKernels(CapturedKernels& kernels, Task& task) override {
+    KernelNodes nodes = {.captured = &kernels};
+    IssueTo(nodes, task);
+  }
+
+  void UpdateKernels(CapturedWork& work, const CapturedKernels& kernels,
+                     Task& task) override {
+    CapturedKernels known = kernels;
+    KernelNodes nodes = {.captured = &known,
+                         .exec = static_cast<CudaGraph&>(work).exec()};
+    IssueTo(nodes, task);
+    CH_CHECK_EQ(nodes.next, kernels.nodes.size())
+        << "a replay issues fewer kernels than were captured";
+  }
+
  private:
+  void IssueTo(KernelNodes& nodes, Task& task) {
+    SetDevice();
+    is_recorded_ = false;
+    context_.nodes = &nodes;
+    task(context_);
+    context_.nodes = nullptr;
+  }
+
   struct HostTask {
     CudaStream* stream;
     Task task;
@@ -171,6 +270,9 @@ class CudaStream final : public Stream {
   }
 
   void EnqueueHost(Task task) override {
+    if (capture_ != 0) {
+      RankContext::Current().BreakCapture("the host reads or writes elements");
+    }
     SetDevice();
     is_recorded_ = false;
     CheckCuda(
@@ -200,6 +302,8 @@ class CudaStream final : public Stream {
 
   const int device_;
   const std::function<void(absl::FunctionRef<void()>)> run_worker_;
+  // The number of the capture that records its work; 0: none.
+  uint64_t capture_ = 0;
   cudaStream_t stream_ = nullptr;
   CudaKernelContext context_;
   const std::shared_ptr<EventPool> pool_ = std::make_shared<EventPool>();

@@ -76,6 +76,26 @@ inline cudaStream_t StreamOf(KernelContext& context) {
 /// Shared memory of a block that a kernel has without an opt-in, in bytes.
 inline constexpr int kStaticSharedBytes = 48 << 10;
 
+/// Returns the latest node of a stream that captures.
+inline void* LatestNodeOf(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const cudaGraphNode_t* latest = nullptr;
+  size_t count = 0;
+#if defined(CUDART_VERSION) && CUDART_VERSION < 13000
+  CheckCuda(cudaStreamGetCaptureInfo(stream, &status, nullptr, nullptr, &latest,
+                                     &count),
+            "cudaStreamGetCaptureInfo");
+#else
+  CheckCuda(cudaStreamGetCaptureInfo(stream, &status, nullptr, nullptr, &latest,
+                                     nullptr, &count),
+            "cudaStreamGetCaptureInfo");
+#endif
+  CH_CHECK(status == cudaStreamCaptureStatusActive && count == 1)
+      << "a kernel was captured, and its stream has " << count
+      << " latest nodes";
+  return const_cast<void*>(static_cast<const void*>(latest[0]));
+}
+
 /// Issues `kernel` to the stream of `context`; nothing if there are no blocks.
 /// `name`, a literal, names the kernel in messages.
 template <typename... Params>
@@ -87,16 +107,31 @@ void LaunchKernel(const char* name, void (*kernel)(Params...),
                      static_cast<unsigned>(geometry.blocks_y), 1};
   const dim3 block = {static_cast<unsigned>(geometry.threads),
                       static_cast<unsigned>(geometry.threads_y), 1};
+  KernelNodes* const nodes = CudaContextOf(context).nodes;
+  void* node = nullptr;
+  if (nodes != nullptr && nodes->exec != nullptr) {
+    CH_CHECK(nodes->next < nodes->captured->nodes.size())
+        << "a replay issues kernel " << name << ", which was not captured";
+    node = nodes->captured->nodes[nodes->next++];
+  }
 #if defined(CROSSHATCH_CUDA_EMULATION)
-  CheckCuda(
-      emulation::LaunchKernel(
-          {.kernel = name,
-           .grid = grid,
-           .block = block,
-           .dynamic_shared_bytes = static_cast<size_t>(geometry.shared_bytes),
-           .code = reinterpret_cast<const void*>(kernel)},
-          StreamOf(context), [=] { kernel(args...); }),
-      name);
+  const emulation::Launch launch = {
+      .kernel = name,
+      .grid = grid,
+      .block = block,
+      .dynamic_shared_bytes = static_cast<size_t>(geometry.shared_bytes),
+      .code = reinterpret_cast<const void*>(kernel)};
+  if (node != nullptr) {
+    CheckCuda(
+        emulation::SetKernelOfNode(static_cast<cudaGraphExec_t>(nodes->exec),
+                                   static_cast<cudaGraphNode_t>(node), launch,
+                                   StreamOf(context), [=] { kernel(args...); }),
+        name);
+    return;
+  }
+  CheckCuda(emulation::LaunchKernel(launch, StreamOf(context),
+                                    [=] { kernel(args...); }),
+            name);
 #else
   void* pointers[] = {static_cast<void*>(&args)...};
   const void* const code = reinterpret_cast<const void*>(kernel);
@@ -106,11 +141,27 @@ void LaunchKernel(const char* name, void (*kernel)(Params...),
                              geometry.shared_bytes),
         name);
   }
+  if (node != nullptr) {
+    cudaKernelNodeParams params = {};
+    params.func = const_cast<void*>(code);
+    params.gridDim = grid;
+    params.blockDim = block;
+    params.sharedMemBytes = static_cast<unsigned>(geometry.shared_bytes);
+    params.kernelParams = pointers;
+    CheckCuda(cudaGraphExecKernelNodeSetParams(
+                  static_cast<cudaGraphExec_t>(nodes->exec),
+                  static_cast<cudaGraphNode_t>(node), &params),
+              name);
+    return;
+  }
   CheckCuda(cudaLaunchKernel(code, grid, block, pointers,
                              static_cast<size_t>(geometry.shared_bytes),
                              StreamOf(context)),
             name);
 #endif
+  if (nodes != nullptr) {
+    nodes->captured->nodes.push_back(LatestNodeOf(StreamOf(context)));
+  }
 }
 
 /// Returns the calling thread's number in a grid of one dim.

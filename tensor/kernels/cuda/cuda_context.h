@@ -5,6 +5,7 @@
 /// \file
 /// The context of CUDA kernels.
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 
@@ -18,7 +19,18 @@ inline constexpr int64_t kScratchBytes = int64_t{1} << 20;
 
 /// The context of a CUDA stream, which its tasks receive. Kernels of one stream
 /// run one after another and share the scratch memory.
+/// Captured kernels, in the order in which they are issued.
+struct KernelNodes {
+  CapturedKernels* captured = nullptr;
+  /// A cudaGraphExec_t, whose kernels are replaced; null: the kernels are
+  /// captured.
+  void* exec = nullptr;
+  size_t next = 0;
+};
+
 struct CudaKernelContext : KernelContext {
+  /// Null: kernels are issued.
+  KernelNodes* nodes = nullptr;
   /// A cudaStream_t.
   void* stream = nullptr;
   /// kScratchBytes bytes of device memory, aligned to 256, for partial results
