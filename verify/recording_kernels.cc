@@ -202,6 +202,24 @@ void Add(Operands& to, const MatMulArgs& a) {
   to.accumulates = a.beta != 0;
 }
 
+void Add(Operands& to, const ScaledMatMulArgs& a) {
+  AddMatrix(to, a.a, a.a_dtype, 1, a.m, a.k);
+  AddMatrix(to, a.b, a.b_dtype, 1, a.k, a.n);
+  to.Read(a.scale_a, kFloat32, {{a.scales_by_row ? a.m : 1, 1}});
+  to.Read(a.scale_b, kFloat32, {{a.scales_by_row ? a.n : 1, 1}});
+  AddMatrix(to, a.out, a.out_dtype, 1, a.m, a.n);
+}
+void Add(Operands& to, const Float8ScaleArgs& a) {
+  to.Read(a.amax, kFloat32, {{a.count, 1}});
+  to.Write(a.scale, kFloat32, {{a.count, 1}});
+  to.Write(a.inverse, kFloat32, {{a.count, 1}});
+}
+void Add(Operands& to, const Float8ConvertArgs& a) {
+  to.Read(a.in, a.shape);
+  to.Read(a.scale, a.shape);
+  to.Write(a.out, a.shape);
+}
+
 void Add(Operands& to, const CopyArgs& a) {
   to.Carry(a.src, a.shape);
   to.Write(a.out, a.shape);
