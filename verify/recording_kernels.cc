@@ -203,11 +203,11 @@ void Add(Operands& to, const MatMulArgs& a) {
 }
 
 void Add(Operands& to, const ScaledMatMulArgs& a) {
-  AddMatrix(to, a.a, a.a_dtype, 1, a.m, a.k);
-  AddMatrix(to, a.b, a.b_dtype, 1, a.k, a.n);
+  AddMatrix(to, a.a, a.a_dtype, {}, a.m, a.k);
+  AddMatrix(to, a.b, a.b_dtype, {}, a.k, a.n);
   to.Read(a.scale_a, kFloat32, {{a.scales_by_row ? a.m : 1, 1}});
   to.Read(a.scale_b, kFloat32, {{a.scales_by_row ? a.n : 1, 1}});
-  AddMatrix(to, a.out, a.out_dtype, 1, a.m, a.n);
+  AddMatrix(to, a.out, a.out_dtype, {}, a.m, a.n);
 }
 void Add(Operands& to, const Float8ScaleArgs& a) {
   to.Read(a.amax, kFloat32, {{a.count, 1}});
