@@ -16,8 +16,9 @@
 ///   A difference is found when the last member arrives. A stall of rank
 ///   threads is found when it is certain. A dead process is found when its
 ///   connection to the coordinator ends or is silent (comm/coordination). A
-///   member that keeps the others waiting is found after JobOptions::timeout
-///   and the watchdog's interval: an eighth of the timeout, at most a second.
+///   member that keeps the others waiting is found after the group's timeout
+///   (World::SetTimeout, or JobOptions::timeout) and the watchdog's interval:
+///   an eighth of the timeout, at most a second.
 /// - One communicator is used on one stream, and by its rank's thread.
 /// - The memory of a collective must stay leased, in stream order, until the
 ///   collective has completed.

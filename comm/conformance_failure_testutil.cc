@@ -225,6 +225,26 @@ class Faults {
         {.timeout = kShortTimeout});
   }
 
+  void AddTimeoutOfAGroup() const {
+    Add("TimeoutOfAGroup",
+        [](ConformanceRank& rank) -> absl::Status {
+          World& world = rank.world();
+          CH_RETURN_IF_ERROR(world.SetTimeout("axis", kShortTimeout));
+          CH_ASSIGN_OR_RETURN(auto group,
+                              world.Group("axis", world.AllRanks(), "axis"));
+          if (!absl::IsFailedPrecondition(
+                  world.SetTimeout("axis", kShortTimeout))) {
+            return absl::InternalError("a timeout was set after the first use");
+          }
+          Stream& stream = rank.context().SideStream("axis");
+          CH_RETURN_IF_ERROR(Barrier(*group, stream, "both"));
+          if (IsCulprit(rank)) return SleepUntilPoisoned(rank);
+          return Barrier(*group, stream, "step 2");
+        },
+        {.code = absl::StatusCode::kDeadlineExceeded,
+         .said = {"group 'axis'", "rank 0", "step 2", kTimedOut}});
+  }
+
   void AddCrossings() const {
     if (!engine_->exact_stalls && !engine_->any_order_of_streams) return;
     // Without cycle detection the job ends by the timeout and names the
@@ -392,6 +412,7 @@ void RegisterFailures(const EnginePtr& engine, int ranks) {
   faults.AddMismatches();
   faults.AddMissing();
   faults.AddErrors();
+  faults.AddTimeoutOfAGroup();
   faults.AddCrossings();
   faults.AddExchanges();
   faults.AddSpread();

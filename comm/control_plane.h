@@ -84,10 +84,11 @@ class ControlPlane {
   /// other members, which join it too.
   /// \param key valid
   /// \param member this rank's index in `key`
+  /// \param timeout the longest time that a member may keep the others waiting
   virtual absl::StatusOr<std::unique_ptr<ControlGroup>> Join(
-      const GroupKey& key, int member) = 0;
+      const GroupKey& key, int member, absl::Duration timeout) = 0;
 
-  /// Returns the longest time that a rank may keep others waiting.
+  /// Returns the timeout of groups that have none of their own.
   virtual absl::Duration timeout() const = 0;
 
   /// Fails the job because of this rank, with `error` (not OK): poisons all

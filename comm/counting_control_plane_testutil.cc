@@ -43,9 +43,9 @@ class CountingGroup final : public ControlGroup {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ControlGroup>> CountingControlPlane::Join(
-    const GroupKey& key, int member) {
+    const GroupKey& key, int member, absl::Duration timeout) {
   CH_ASSIGN_OR_RETURN(std::unique_ptr<ControlGroup> inner,
-                      inner_.Join(key, member));
+                      inner_.Join(key, member, timeout));
   ++counts_.groups;
   return std::make_unique<CountingGroup>(std::move(inner), key.size(), counts_);
 }

@@ -24,8 +24,8 @@ class CountingControlPlane final : public ControlPlane {
   CountingControlPlane(ControlPlane& inner, Counts& counts)
       : inner_(inner), counts_(counts) {}
 
-  absl::StatusOr<std::unique_ptr<ControlGroup>> Join(const GroupKey& key,
-                                                     int member) override;
+  absl::StatusOr<std::unique_ptr<ControlGroup>> Join(
+      const GroupKey& key, int member, absl::Duration timeout) override;
   absl::Duration timeout() const override { return inner_.timeout(); }
   void FailRank(const absl::Status& error) override { inner_.FailRank(error); }
 

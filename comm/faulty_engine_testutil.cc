@@ -225,9 +225,9 @@ std::string NameOf(const GroupKey& key) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ControlGroup>> FaultyEngine::Join(
-    const GroupKey& key, int member) {
+    const GroupKey& key, int member, absl::Duration timeout) {
   CH_ASSIGN_OR_RETURN(std::unique_ptr<ControlGroup> inner,
-                      control_.Join(key, member));
+                      control_.Join(key, member, timeout));
   auto group = std::make_shared<Group>(
       Group{.traffic = {.group = NameOf(key), .size = key.size()}});
   if (fault_.group == group->traffic.group) group->fault = fault_;

@@ -72,8 +72,8 @@ class FaultyEngine final : public ControlPlane, public DataPlanes {
                EngineFault fault);
   ~FaultyEngine() override;
 
-  absl::StatusOr<std::unique_ptr<ControlGroup>> Join(const GroupKey& key,
-                                                     int member) override;
+  absl::StatusOr<std::unique_ptr<ControlGroup>> Join(
+      const GroupKey& key, int member, absl::Duration timeout) override;
   absl::Duration timeout() const override { return control_.timeout(); }
   void FailRank(const absl::Status& error) override {
     control_.FailRank(error);

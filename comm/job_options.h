@@ -35,10 +35,11 @@ struct JobOptions {
   /// Threads of each rank's intra-op pool; 0: the machine's cores divided by
   /// the job's ranks on it, at least 1.
   int threads_per_rank = 0;
-  /// The longest time that a rank may keep the others waiting at a collective;
-  /// after it the job fails. A rank that does not return within the same time,
-  /// and at least 5 s, after a failure ends its process, with a message that
-  /// names it: an endless loop cannot be interrupted.
+  /// The longest time that a rank may keep the others waiting at a collective
+  /// (an axis may have its own: DeviceMesh::SetTimeout); after it the job
+  /// fails. A rank that does not return within the same time, and at least 5 s,
+  /// after a failure ends its process, with a message that names it: an endless
+  /// loop cannot be interrupted.
   absl::Duration timeout = absl::Minutes(10);
   /// Devices of one kind (tensor/device_backend.h): rank r computes on
   /// backends[r % backends.size()]. Empty, or null entries: the CPU. Rank

@@ -79,13 +79,33 @@ absl::StatusOr<std::shared_ptr<Communicator>> World::Group(
   CH_ASSIGN_OR_RETURN(const int member, MemberOf(key));
   const auto found = job_.by_key_.find(key);
   if (found != job_.by_key_.end()) return found->second;
+  const auto own = job_.timeouts_.find(name);
+  const absl::Duration timeout =
+      own == job_.timeouts_.end() ? control_.timeout() : own->second;
   CH_ASSIGN_OR_RETURN(std::unique_ptr<ControlGroup> group,
-                      control_.Join(key, member));
+                      control_.Join(key, member, timeout));
   auto communicator = std::make_shared<Communicator>(
-      key, member, context_, std::move(group), planes_, control_.timeout());
+      key, member, context_, std::move(group), planes_, timeout);
   job_.by_key_.emplace(key, communicator);
   job_.groups_.push_back(communicator);
   return communicator;
+}
+
+absl::Status World::SetTimeout(const std::string& name,
+                               absl::Duration timeout) {
+  if (timeout <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the timeout of group '", name, "' must be positive, not ",
+                     absl::FormatDuration(timeout)));
+  }
+  for (const auto& group : job_.groups_) {
+    if (group->name() != name) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the timeout of group '", name, "' is set after its first use: the ",
+        group->Describe(), " exists"));
+  }
+  job_.timeouts_[name] = timeout;
+  return absl::OkStatus();
 }
 
 absl::Status World::Split(Communicator& all,

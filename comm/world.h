@@ -16,6 +16,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "crosshatch/base/event_sink.h"
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/comm/group_key.h"
@@ -83,6 +84,13 @@ class World final {
       const std::string& name, std::vector<int> world_ranks,
       const std::string& stream_name);
 
+  /// Sets the longest time that a rank may keep the others waiting in groups
+  /// named `name`, instead of JobOptions::timeout. Affects groups of this rank
+  /// that are made later; all ranks call it alike, before such a group exists.
+  /// \error kInvalidArgument unless `timeout` is positive; kFailedPrecondition
+  ///     if a group of that name exists.
+  absl::Status SetTimeout(const std::string& name, absl::Duration timeout);
+
   /// Prepares the groups of a mesh's axes, so that an engine can make their
   /// communicators together, as NCCL splits one. All members of `all` call it,
   /// in the same order among its collectives.
@@ -119,6 +127,8 @@ class World final {
   /// @{
   std::map<GroupKey, std::shared_ptr<Communicator>> by_key_;
   std::vector<std::shared_ptr<Communicator>> groups_;
+  /// By the name of groups.
+  std::map<std::string, absl::Duration> timeouts_;
   std::map<std::vector<int>, std::unique_ptr<World>> subsets_;
   /// @}
 };

@@ -182,6 +182,19 @@ absl::StatusOr<Communicator*> DeviceMesh::communicator(
   return communicator(index, stream_name);
 }
 
+absl::Status DeviceMesh::SetTimeout(absl::string_view axis,
+                                    absl::Duration timeout) const {
+  CH_RETURN_IF_ERROR(layout().AxisIndex(axis).status());
+  for (const Shared::Entry& entry : impl_->shared->communicators) {
+    if (entry.name != axis) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("SetTimeout of axis \"", axis, "\" of ", ToString(),
+                     " comes after its first use: its communicator is the ",
+                     entry.communicator->Describe()));
+  }
+  return world().SetTimeout(std::string(axis), timeout);
+}
+
 std::vector<std::shared_ptr<Communicator>> DeviceMesh::communicators() const {
   std::vector<std::shared_ptr<Communicator>> all;
   for (const Shared::Entry& entry : impl_->shared->communicators) {

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/comm/world.h"
@@ -97,6 +98,18 @@ class DeviceMesh {
   /// \error kNotFound for an unknown name.
   absl::StatusOr<Communicator*> communicator(
       absl::string_view axis, const std::string& stream_name) const;
+
+  /// Sets the longest time that a rank may keep the others waiting in
+  /// collectives over `axis` alone, instead of JobOptions::timeout:
+  ///
+  ///     CH_RETURN_IF_ERROR(mesh.SetTimeout("tp", absl::Seconds(30)));
+  ///
+  /// The error of a rank that is late then names the axis and this time.
+  /// Collectives over several axes at once keep JobOptions::timeout. All ranks
+  /// call it alike, before the first collective over the axis.
+  /// \error kNotFound for an unknown name; kInvalidArgument unless `timeout` is
+  ///     positive; kFailedPrecondition if the axis has been used.
+  absl::Status SetTimeout(absl::string_view axis, absl::Duration timeout) const;
 
   /// Returns the communicators of all meshes of this root, in the order of
   /// their creation. For statistics and tests.

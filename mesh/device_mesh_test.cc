@@ -5,12 +5,15 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/hash/hash.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/testing/ranks.h"
 
@@ -403,6 +406,50 @@ TEST(DeviceMesh, AnUnknownAxisIsNotFound) {
     auto mesh = InitDeviceMesh(world, {{"tp", 2}});
     CH_EXPECT_TRUE(absl::IsNotFound(mesh->communicator("dp", "s").status()));
     CH_EXPECT_TRUE(absl::IsNotFound(mesh->Slice("dp").status()));
+    return absl::OkStatus();
+  });
+}
+
+TEST(DeviceMesh, AnAxisMayHaveATimeoutOfItsOwn) {
+  const absl::Status status =
+      StatusOfRanks(6, [](World& world) -> absl::Status {
+        CH_ASSIGN_OR_RETURN(
+            const DeviceMesh mesh,
+            InitDeviceMesh(world, {{"fsdp", 1}, {"tp", 3}, {"context", 2}}));
+        CH_RETURN_IF_ERROR(mesh.SetTimeout("context", absl::Seconds(1)));
+        CH_ASSIGN_OR_RETURN(const DeviceMesh axis, mesh.Slice("context"));
+        CH_ASSIGN_OR_RETURN(Communicator * comm, axis.communicator(0, "s"));
+        // The last rank of the last pair does not come.
+        if (world.rank() < 5) return comm->Exchange("", "step").status();
+        while (!world.context().poisoned())
+          absl::SleepFor(absl::Milliseconds(1));
+        return world.context().status();
+      });
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("group 'context' (ranks 4, 5) timed out after 1s"));
+}
+
+TEST(DeviceMesh, ATimeoutIsSetBeforeTheFirstUseOfAnAxis) {
+  RunRanks(2, [](World& world) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                        InitDeviceMesh(world, {{"tp", 2}}));
+    const absl::Duration time = absl::Seconds(30);
+    CH_EXPECT_TRUE(absl::IsNotFound(mesh.SetTimeout("dp", time)));
+    CH_EXPECT_TRUE(
+        absl::IsInvalidArgument(mesh.SetTimeout("tp", absl::ZeroDuration())));
+    CH_RETURN_IF_ERROR(mesh.SetTimeout("tp", time));
+    CH_ASSIGN_OR_RETURN(const auto comm,
+                        world.Group("x", world.AllRanks(), "s"));
+    CH_ASSIGN_OR_RETURN(const DeviceMesh other,
+                        DeviceMeshFromCommunicator(world, "ep", comm, "s"));
+    CH_RETURN_IF_ERROR(mesh.communicator("tp", "s").status());
+    for (const auto& [used, axis] :
+         {std::pair(mesh, "tp"), std::pair(other, "ep")}) {
+      const absl::Status late = used.SetTimeout(axis, time);
+      CH_EXPECT_TRUE(absl::IsFailedPrecondition(late));
+      CH_EXPECT_THAT(std::string(late.message()), HasSubstr("first use"));
+    }
     return absl::OkStatus();
   });
 }

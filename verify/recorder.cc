@@ -243,7 +243,8 @@ class RecordedControl final : public ControlPlane {
       : recorder_(recorder), context_(context) {}
 
   absl::StatusOr<std::unique_ptr<ControlGroup>> Join(const GroupKey& key,
-                                                     int member) override {
+                                                     int member,
+                                                     absl::Duration) override {
     return std::make_unique<Member>(recorder_, context_,
                                     recorder_.Group(key, member), key.size());
   }

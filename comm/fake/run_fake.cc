@@ -49,8 +49,8 @@ class FakeControlPlane final : public ControlPlane {
  public:
   explicit FakeControlPlane(RankContext& context) : context_(context) {}
 
-  absl::StatusOr<std::unique_ptr<ControlGroup>> Join(const GroupKey& key,
-                                                     int) override {
+  absl::StatusOr<std::unique_ptr<ControlGroup>> Join(const GroupKey& key, int,
+                                                     absl::Duration) override {
     return std::make_unique<FakeControlGroup>(context_, key.size());
   }
   absl::Duration timeout() const override { return absl::InfiniteDuration(); }

@@ -44,9 +44,8 @@ size_t RootOf(absl::Span<const LateWait> late) {
   return root;
 }
 
-std::string DescribeLate(absl::Span<const LateWait> late,
+std::string DescribeLate(absl::Span<const LateWait> late, size_t root,
                          absl::Duration timeout) {
-  const size_t root = RootOf(late);
   std::string text =
       absl::StrCat(late[root].group, " timed out after ",
                    absl::FormatDuration(timeout), ": ", late[root].text);

@@ -40,8 +40,9 @@ struct LateWait {
 /// missing ranks wait in none of the others. Last: the oldest of all.
 size_t RootOf(absl::Span<const LateWait> late);
 
-/// Returns a message about the wait of RootOf and the other waits.
-std::string DescribeLate(absl::Span<const LateWait> late,
+/// Returns a message about wait `root`, whose group has this timeout, and the
+/// other waits.
+std::string DescribeLate(absl::Span<const LateWait> late, size_t root,
                          absl::Duration timeout);
 
 /// An in-flight operation of a member that has met the others. The watchdog

@@ -18,9 +18,11 @@ constexpr absl::Duration kLeastInside = absl::Seconds(5);
 }  // namespace
 
 LocalGroup::LocalGroup(LocalHub& hub, const GroupKey& key,
-                       const std::vector<AgentId>& host_agents)
+                       const std::vector<AgentId>& host_agents,
+                       absl::Duration group_timeout)
     : description(Describe(key)),
       world_ranks(key.world_ranks),
+      timeout(group_timeout),
       collectives(hub.graph(), description, world_ranks, host_agents,
                   [this, &hub](const absl::Status& failure) {
                     return hub.FailGroup(*this, failure);

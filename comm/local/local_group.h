@@ -49,8 +49,11 @@ struct LocalGroup {
 
   /// \param hub fails with the group; must outlive issued work
   /// \param host_agents the members' host threads, by index
+  /// \param group_timeout the longest time that a member may keep the others
+  /// waiting
   LocalGroup(LocalHub& hub, const GroupKey& key,
-             const std::vector<AgentId>& host_agents);
+             const std::vector<AgentId>& host_agents,
+             absl::Duration group_timeout);
 
   int size() const { return static_cast<int>(world_ranks.size()); }
 
@@ -60,6 +63,7 @@ struct LocalGroup {
 
   const std::string description;
   const std::vector<int> world_ranks;
+  const absl::Duration timeout;
   Rendezvous collectives;
   Rendezvous exchanges;
   ThreadBarrier barrier;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/comm/local/local_hub.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "crosshatch/base/check.h"
@@ -18,7 +20,8 @@ void LocalHub::Leave(int rank) {
   contexts_[rank] = nullptr;
 }
 
-std::shared_ptr<LocalGroup> LocalHub::Group(const GroupKey& key) {
+std::shared_ptr<LocalGroup> LocalHub::Group(const GroupKey& key,
+                                            absl::Duration timeout) {
   std::lock_guard lock(mutex_);
   std::shared_ptr<LocalGroup>& group = groups_[key];
   if (group == nullptr) {
@@ -27,7 +30,7 @@ std::shared_ptr<LocalGroup> LocalHub::Group(const GroupKey& key) {
       CH_CHECK(contexts_[rank] != nullptr) << "rank " << rank << " is not here";
       hosts.push_back(contexts_[rank]->host_agent());
     }
-    group = std::make_shared<LocalGroup>(*this, key, hosts);
+    group = std::make_shared<LocalGroup>(*this, key, hosts, timeout);
     if (failure_.has_value()) group->Fail(InducedError(*failure_));
   }
   return group;
@@ -49,21 +52,33 @@ absl::Status LocalHub::failure() const {
   return failure_.has_value() ? ResultOf(*failure_) : absl::OkStatus();
 }
 
-void LocalHub::CheckDeadlines(const WatchMoment& now, absl::Duration timeout) {
+void LocalHub::CheckDeadlines(const WatchMoment& now) {
+  const std::vector<std::shared_ptr<LocalGroup>> all = Groups();
+  absl::Duration shortest = absl::InfiniteDuration();
+  for (const auto& group : all) shortest = std::min(shortest, group->timeout);
   std::vector<LateWait> late;
-  std::vector<std::shared_ptr<LocalGroup>> groups;
+  std::vector<const LocalGroup*> groups;
+  std::vector<LateWait> others;
   bool is_over = false;
-  for (const auto& group : Groups()) {
-    // The root cause may have begun to wait later than others.
-    for (LateWait& wait : group->FindLate(now, timeout / 2)) {
-      is_over = is_over || wait.age > timeout;
+  for (const auto& group : all) {
+    for (LateWait& wait : group->FindLate(now, shortest / 2)) {
+      // The root cause may have begun to wait later than others.
+      if (wait.age < group->timeout / 2) {
+        others.push_back(std::move(wait));
+        continue;
+      }
+      is_over = is_over || wait.age > group->timeout;
       late.push_back(std::move(wait));
-      groups.push_back(group);
+      groups.push_back(group.get());
     }
   }
   if (!is_over) return;
-  (void)FailGroup(*groups[RootOf(late)],
-                  absl::DeadlineExceededError(DescribeLate(late, timeout)));
+  const size_t root = RootOf(late);
+  const absl::Duration timeout = groups[root]->timeout;
+  // Waits in groups of longer timeouts may explain it.
+  std::move(others.begin(), others.end(), std::back_inserter(late));
+  (void)FailGroup(*groups[root], absl::DeadlineExceededError(
+                                     DescribeLate(late, root, timeout)));
 }
 
 absl::Status LocalHub::Fail(const FailureNotice& failure,

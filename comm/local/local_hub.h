@@ -41,8 +41,9 @@ class LocalHub {
   void Enter(RankContext& context);
   void Leave(int rank);
 
-  /// Returns the group of `key`; the first call makes it.
-  std::shared_ptr<LocalGroup> Group(const GroupKey& key);
+  /// Returns the group of `key`; the first call makes it, with its timeout.
+  std::shared_ptr<LocalGroup> Group(const GroupKey& key,
+                                    absl::Duration timeout);
 
   /// Fails the run because of `rank`. `error` poisons it; the others get
   /// kAborted.
@@ -63,10 +64,10 @@ class LocalHub {
   };
   Turns& turns(int rank) { return turns_[static_cast<size_t>(rank)]; }
 
-  /// Fails the run if a member of any group has waited for more than `timeout`,
-  /// in the group that keeps the others waiting (late_wait.h). Called by the
-  /// watchdog.
-  void CheckDeadlines(const WatchMoment& now, absl::Duration timeout);
+  /// Fails the run if a member of any group has waited for more than the
+  /// group's timeout, in the group that keeps the others waiting (late_wait.h).
+  /// Called by the watchdog.
+  void CheckDeadlines(const WatchMoment& now);
 
  private:
   /// Fails the run and returns the error of the members of `group`.

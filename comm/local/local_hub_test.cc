@@ -36,15 +36,17 @@ class Job {
   }
 
   std::shared_ptr<LocalGroup> Group(const std::string& name,
-                                    std::vector<int> ranks) {
+                                    std::vector<int> ranks,
+                                    absl::Duration timeout = absl::Seconds(1)) {
     return hub.Group(
-        {.name = name, .world_ranks = std::move(ranks), .stream_name = "s"});
+        {.name = name, .world_ranks = std::move(ranks), .stream_name = "s"},
+        timeout);
   }
 
   /// Runs the watchdog once, `later` after the previous time.
   void LookAfter(absl::Duration later) {
     real_ += absl::ToChronoNanoseconds(later);
-    hub.CheckDeadlines(clock_.Look(real_), absl::Seconds(1));
+    hub.CheckDeadlines(clock_.Look(real_));
   }
 
   /// Releases all waiting ranks, even if the watchdog has not found them.
@@ -167,6 +169,34 @@ TEST(LocalHubTest, NamesTheGroupThatKeepsTheOthersWaiting) {
             "waits: rank 2 came to the weights, rank 0 did not come");
 }
 
+TEST(LocalHubTest, NamesTheGroupOfTheShorterTimeout) {
+  Job job(3);
+  const auto fsdp = job.Group("fsdp", {0, 2}, absl::Hours(1));
+  const auto tp = job.Group("tp", {0, 1});
+  const auto wait = [](LocalGroup& group, int member, const std::string& what) {
+    return std::thread([&group, member, what] {
+      EXPECT_FALSE(group.exchanges.Gather(member, "", what).ok());
+    });
+  };
+  // Rank 1 waits for rank 0, and rank 0 for rank 2.
+  std::thread rank_0 = wait(*fsdp, 0, "the weights");
+  std::thread rank_1 = wait(*tp, 1, "the sum");
+  AwaitWaiters(*fsdp);
+  AwaitWaiters(*tp);
+  job.LookAfter(absl::ZeroDuration());
+  job.LookAfter(absl::Milliseconds(990));
+  EXPECT_EQ(job.failure(), "");
+  job.LookAfter(absl::Milliseconds(20));
+  const std::string failure = job.failure();
+  job.Release();
+  rank_0.join();
+  rank_1.join();
+  EXPECT_EQ(failure,
+            "group 'tp' (ranks 0, 1) timed out after 1s: rank 1 came to the "
+            "sum, rank 0 did not come; besides, group 'fsdp' (ranks 0, 2) "
+            "waits: rank 0 came to the weights, rank 2 did not come");
+}
+
 TEST(LocalHubTest, TimeInWhichTheProcessStoodStillDoesNotCount) {
   Job job(2);
   const auto group = job.Group("all", {0, 1});
@@ -177,7 +207,7 @@ TEST(LocalHubTest, TimeInWhichTheProcessStoodStillDoesNotCount) {
   SteadyTime real = SteadyTime::clock::now();
   const auto look = [&](absl::Duration later) {
     real += absl::ToChronoNanoseconds(later);
-    job.hub.CheckDeadlines(clock.Look(real), absl::Seconds(1));
+    job.hub.CheckDeadlines(clock.Look(real));
   };
   look(absl::ZeroDuration());
   look(absl::Hours(1));
@@ -227,7 +257,7 @@ TEST(LateWaitTest, NamesTheRootAndThreeOthers) {
   for (const char* group : {"b", "c", "d", "e", "f"}) {
     late.push_back(Wait(group, 8, {3}, {1}));
   }
-  EXPECT_EQ(DescribeLate(late, absl::Seconds(1)),
+  EXPECT_EQ(DescribeLate(late, RootOf(late), absl::Seconds(1)),
             "a timed out after 1s: -; besides, b waits: -; besides, c waits: "
             "-; besides, d waits: -; and 2 more");
 }

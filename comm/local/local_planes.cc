@@ -20,11 +20,11 @@ namespace {
 class LocalControlGroup final : public ControlGroup {
  public:
   LocalControlGroup(std::shared_ptr<LocalHub> hub, RankContext& context,
-                    const GroupKey& key, int member)
+                    const GroupKey& key, int member, absl::Duration timeout)
       : hub_(std::move(hub)),
         context_(context),
         turns_(hub_->turns(context.world_rank())),
-        group_(hub_->Group(key)),
+        group_(hub_->Group(key, timeout)),
         member_(member) {}
 
   void Bind(Stream& stream) override {
@@ -202,14 +202,15 @@ void MemoryPlane::AllReduce(const Collective& mine) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ControlGroup>> LocalControlPlane::Join(
-    const GroupKey& key, int member) {
-  return std::make_unique<LocalControlGroup>(hub_, context_, key, member);
+    const GroupKey& key, int member, absl::Duration timeout) {
+  return std::make_unique<LocalControlGroup>(hub_, context_, key, member,
+                                             timeout);
 }
 
 absl::StatusOr<std::unique_ptr<DataPlane>> MemoryPlanes::Connect(
-    const GroupKey& key, int member, RankContext& context, absl::Duration,
-    Exchange) {
-  return MakeMemoryPlane(hub_->Group(key), member, context.kernels());
+    const GroupKey& key, int member, RankContext& context,
+    absl::Duration timeout, Exchange) {
+  return MakeMemoryPlane(hub_->Group(key, timeout), member, context.kernels());
 }
 
 std::unique_ptr<DataPlane> MakeMemoryPlane(std::shared_ptr<LocalGroup> group,

@@ -20,8 +20,8 @@ class LocalControlPlane final : public ControlPlane {
                     absl::Duration timeout)
       : hub_(std::move(hub)), context_(context), timeout_(timeout) {}
 
-  absl::StatusOr<std::unique_ptr<ControlGroup>> Join(const GroupKey& key,
-                                                     int member) override;
+  absl::StatusOr<std::unique_ptr<ControlGroup>> Join(
+      const GroupKey& key, int member, absl::Duration timeout) override;
   absl::Duration timeout() const override { return timeout_; }
   void FailRank(const absl::Status& error) override {
     hub_->FailRank(context_.world_rank(), error);

@@ -117,7 +117,7 @@ void Watch(LocalHub& hub, int ranks, Progress& progress,
   std::vector<IdleWatch> watches(static_cast<size_t>(ranks));
   while (!progress.WaitForAll(absl::ToChronoNanoseconds(pause))) {
     const WatchMoment now = clock.Look(std::chrono::steady_clock::now());
-    hub.CheckDeadlines(now, timeout);
+    hub.CheckDeadlines(now);
     CheckIdle(hub, progress.Unfinished(), now, timeout, watches);
     if (hub.failure().ok()) continue;
     if (!failed.has_value()) failed = now.counted;

@@ -13,10 +13,10 @@ namespace crosshatch::internal {
 
 ProcessGroup::ProcessGroup(std::shared_ptr<ProcessJob> job,
                            RankContext& context, const GroupKey& key,
-                           int member)
+                           int member, absl::Duration timeout)
     : job_(std::move(job)),
       context_(context),
-      group_(job_->Connect(key, member)),
+      group_(job_->Connect(key, member, timeout)),
       description_(Describe(key)),
       agreements_(group_->agreements),
       gathers_(group_->gathers) {}
@@ -104,7 +104,7 @@ absl::Status ProcessGroup::Exchange(Lane& lane, std::string own) {
 
   int finished = -1;
   bool late = false;
-  const absl::Duration until = job_->RunningTime() + job_->timeout();
+  const absl::Duration until = job_->RunningTime() + group_->timeout;
   job_->Wait(lock, [&] {
     if (job_->failed()) return true;
     if (arrivals.AllCame(lane.round)) return true;
@@ -122,7 +122,7 @@ absl::Status ProcessGroup::Exchange(Lane& lane, std::string own) {
     const std::string members = DescribeMembers(lane);
     failure = late ? absl::DeadlineExceededError(absl::StrCat(
                          description_, " timed out after ",
-                         absl::FormatDuration(job_->timeout()), ": ", members))
+                         absl::FormatDuration(group_->timeout), ": ", members))
                    : absl::FailedPreconditionError(absl::StrCat(
                          description_, " can never go on: rank ", finished,
                          " has finished (", members, ")"));

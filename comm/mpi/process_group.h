@@ -20,8 +20,9 @@ class ProcessGroup final : public ControlGroup {
  public:
   /// \param context of this rank; must outlive issued work
   /// \param member index of this rank in `key`
+  /// \param timeout the longest time that a member may keep the others waiting
   ProcessGroup(std::shared_ptr<ProcessJob> job, RankContext& context,
-               const GroupKey& key, int member);
+               const GroupKey& key, int member, absl::Duration timeout);
 
   void Bind(Stream& stream) override;
   absl::Status Agree(const Fingerprint& fingerprint,
@@ -73,9 +74,9 @@ class ProcessControlPlane final : public ControlPlane {
   ProcessControlPlane(std::shared_ptr<ProcessJob> job, RankContext& context)
       : job_(std::move(job)), context_(context) {}
 
-  absl::StatusOr<std::unique_ptr<ControlGroup>> Join(const GroupKey& key,
-                                                     int member) override {
-    return std::make_unique<ProcessGroup>(job_, context_, key, member);
+  absl::StatusOr<std::unique_ptr<ControlGroup>> Join(
+      const GroupKey& key, int member, absl::Duration timeout) override {
+    return std::make_unique<ProcessGroup>(job_, context_, key, member, timeout);
   }
   absl::Duration timeout() const override { return job_->timeout(); }
   void FailRank(const absl::Status& error) override { job_->FailRank(error); }

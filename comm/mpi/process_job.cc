@@ -37,9 +37,11 @@ std::string FailureMessage(const FailureNotice& notice) {
 
 }  // namespace
 
-JobGroup::JobGroup(const GroupKey& group_key, int member)
+JobGroup::JobGroup(const GroupKey& group_key, int member,
+                   absl::Duration group_timeout)
     : key(group_key),
       me(member),
+      timeout(group_timeout),
       id(GroupId(key)),
       member_of(MembersByRank(key)),
       agreements(MessageKind::kAgree, key.world_ranks.size()),
@@ -84,8 +86,9 @@ void ProcessJob::Leave() {
   for (const Moved& moved : planes_) moved.plane->LeaveMemory();
 }
 
-std::shared_ptr<JobGroup> ProcessJob::Connect(const GroupKey& key, int member) {
-  auto group = std::make_shared<JobGroup>(key, member);
+std::shared_ptr<JobGroup> ProcessJob::Connect(const GroupKey& key, int member,
+                                              absl::Duration timeout) {
+  auto group = std::make_shared<JobGroup>(key, member, timeout);
   Lock lock = TakeLock();
   const bool is_new = groups_.emplace(group->id, group).second;
   CH_CHECK(is_new) << Describe(key) << " is connected twice";
@@ -237,7 +240,7 @@ void ProcessJob::WatchPlanes() {
   for (const Moved& moved : planes) {
     const JobGroup& group = *moved.group;
     if (!group.issuing_since.has_value() ||
-        RunningTime() - *group.issuing_since <= timeout_) {
+        RunningTime() - *group.issuing_since <= group.timeout) {
       continue;
     }
     late = moved.group;
@@ -251,8 +254,8 @@ void ProcessJob::WatchPlanes() {
   if (late != nullptr && !has_failed) {
     FailGroup(*late, absl::DeadlineExceededError(absl::StrCat(
                          Describe(late->key), " timed out after ",
-                         absl::FormatDuration(timeout_), ": on rank ", rank_,
-                         " the data of ", what, " are not in place")));
+                         absl::FormatDuration(late->timeout), ": on rank ",
+                         rank_, " the data of ", what, " are not in place")));
     has_failed = true;
   }
   for (const Moved& moved : planes) {

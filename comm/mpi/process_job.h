@@ -40,7 +40,7 @@ namespace crosshatch::internal {
 struct JobGroup {
   using Clock = std::chrono::steady_clock;
 
-  JobGroup(const GroupKey& key, int me);
+  JobGroup(const GroupKey& key, int me, absl::Duration timeout);
 
   int size() const { return key.size(); }
   /// Returns the index of `world_rank`, which is a member.
@@ -49,6 +49,8 @@ struct JobGroup {
   const GroupKey key;
   /// This process's index.
   const int me;
+  /// The longest time that a member may keep the others waiting.
+  const absl::Duration timeout;
   const uint64_t id;
   const absl::flat_hash_map<int, int> member_of;
   /// The rounds of one kind. One thread at a time runs them: agreements the
@@ -146,7 +148,8 @@ class ProcessJob {
   void Leave();
 
   /// Returns this process's end of a group.
-  std::shared_ptr<JobGroup> Connect(const GroupKey& key, int member);
+  std::shared_ptr<JobGroup> Connect(const GroupKey& key, int member,
+                                    absl::Duration timeout);
   /// Returns what Connect returned for `key`.
   std::shared_ptr<JobGroup> GroupOf(const GroupKey& key) const;
 

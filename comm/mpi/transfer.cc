@@ -176,7 +176,7 @@ bool Transfer::TestAll(std::vector<Piece>& pieces) {
 
 bool Transfer::WaitFor(std::vector<Piece>& pieces) {
   ProcessJob::Lock lock = job_.TakeLock();
-  const absl::Duration until = job_.RunningTime() + job_.timeout();
+  const absl::Duration until = job_.RunningTime() + group_.timeout;
   bool done = false;
   bool late = false;
   job_.Wait(lock, [&] {
@@ -196,7 +196,7 @@ bool Transfer::WaitFor(std::vector<Piece>& pieces) {
   job_.FailGroup(group_,
                  absl::DeadlineExceededError(absl::StrCat(
                      Describe(group_.key), " timed out after ",
-                     absl::FormatDuration(job_.timeout()), ": ", whom)));
+                     absl::FormatDuration(group_.timeout), ": ", whom)));
   return false;
 }
 

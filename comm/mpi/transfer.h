@@ -40,7 +40,7 @@ class Scratch {
 /// and summed data are bounded and still in the cache.
 ///
 /// A transfer ends early only if a member has left the round, is lost, or moves
-/// no data for the job's timeout. Then it returns when no member reads this
+/// no data for the group's timeout. Then it returns when no member reads this
 /// process's memory any more. If that takes half the timeout, it breaks the
 /// link. Its memory is kept from one use to the next.
 /// \threadsafety one thread at a time, with no lock held.
