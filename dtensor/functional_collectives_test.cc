@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "crosshatch/base/event_sink.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/dtensor/dtensor.h"
@@ -24,6 +26,7 @@ namespace crosshatch {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // Meshes of one axis and of three, among them axes of one rank.
@@ -179,6 +182,9 @@ TEST(ShiftTest, ReadsAnyStridesAndHasGradientsOfGradients) {
                                   {&x, 1}, {.create_graph = true}));
     CH_EXPECT_EQ(first[0].ToVector<float>(),
                  Mul(Square(x.Detach()), 3).ToVector<float>());
+    CH_RETURN_IF_ERROR(Backward(Sum(Square(both[1]))));
+    CH_EXPECT_EQ(unused.grad().ToVector<float>(), std::vector<float>(4, 0));
+    x.set_grad(Tensor());
     CH_RETURN_IF_ERROR(Backward(Sum(first[0])));
     CH_EXPECT_EQ(x.grad().ToVector<float>(),
                  Mul(x.Detach(), 6).ToVector<float>());
@@ -186,9 +192,22 @@ TEST(ShiftTest, ReadsAnyStridesAndHasGradientsOfGradients) {
   });
 }
 
-TEST(ShiftTest, ADryRunCountsTheSameBytes) {
-  const absl::Status status =
-      RunFake({.world_size = 8, .rank = 3}, [](World& world) -> absl::Status {
+// Keeps the log of collectives.
+class CollectiveLog final : public EventSink {
+ public:
+  void Write(const LogEvent& event) override {
+    if (event.kind != EventKind::kCollective) return;
+    lines.push_back(absl::StrCat(*event.where, " ", event.what, " '",
+                                 *event.subject, "' ", event.bytes));
+  }
+  std::vector<std::string> lines;
+};
+
+TEST(ShiftTest, ADryRunLogsTheSameBytes) {
+  CollectiveLog log;
+  const absl::Status status = RunFake(
+      {.world_size = 8, .rank = 3, .sink = &log},
+      [](World& world) -> absl::Status {
         CH_ASSIGN_OR_RETURN(
             const DeviceMesh mesh,
             InitDeviceMesh(world, {{"fsdp", 2}, {"tp", 2}, {"context", 2}}));
@@ -196,12 +215,13 @@ TEST(ShiftTest, ADryRunCountsTheSameBytes) {
         Tensor x = Ones({3, 5});
         x.set_requires_grad(true);
         const Tensor y = Shift(x, axis, 1, {.receive_sizes = {{4, 5}}});
-        CH_EXPECT_EQ(AllToAlls(axis).bytes, 4 * 5 * 4);
-        CH_RETURN_IF_ERROR(Backward(Sum(y)));
-        CH_EXPECT_EQ(AllToAlls(axis).bytes, 4 * 5 * 4 + 3 * 5 * 4);
-        return absl::OkStatus();
+        EXPECT_EQ(AllToAlls(axis).bytes, 80);
+        return Backward(Sum(y));
       });
   EXPECT_TRUE(status.ok()) << status;
+  EXPECT_THAT(log.lines,
+              ElementsAre("context all_to_all 'shift by 1 of 1 tensors' 80",
+                          "context all_to_all 'shift by -1 of 1 tensors' 60"));
 }
 
 TEST(AllGatherTest, ConcatenatesAndReduceScattersGradients) {
