@@ -83,7 +83,7 @@ class CkptTest(unittest.TestCase):
             [PROGRAM, "reshard", SAMPLE, new, "--ranks=3"], timeout=60,
             stderr=subprocess.PIPE, text=True, preexec_fn=limit)
         self.assertEqual(done.returncode, 1)
-        self.assertRegex(done.stderr, "^ckpt: cannot write to .*: File too large\n$")
+        self.assertRegex(done.stderr, "^ckpt: cannot set the length of .*: File too large\n$")
         self.assertEqual(os.listdir(self.dir), [])
 
     def test_wrong_uses_are_reported(self):

@@ -409,70 +409,54 @@ std::optional<std::string> WithoutFreeSuffix(const std::string& name,
   return name.substr(0, at);
 }
 
-absl::StatusOr<std::unique_ptr<AtomicFile>> AtomicFile::Create(
-    std::string path, FileSystem& files) {
+absl::Status WriteFile(const std::string& path, const std::string& text,
+                       FileSystem& files, bool keeps) {
   int fd = -1;
   std::string saving;
-  const int error = TakeFreeName(
-      path, ".saving",
-      [&](const std::string& name) { return files.CreateFile(name, fd); },
-      saving);
-  if (error != 0) return SystemError(error, "create", saving);
-  return std::unique_ptr<AtomicFile>(
-      new AtomicFile(files, std::move(path), std::move(saving), fd));
-}
-
-AtomicFile::~AtomicFile() {
-  if (fd_ >= 0) files_.Close(fd_);
-  if (!complete_) files_.RemoveFile(saving_);
-}
-
-absl::Status AtomicFile::Append(const void* data, int64_t bytes) {
-  auto* next = static_cast<const char*>(data);
+  if (const int error = TakeFreeName(
+          path, ".saving",
+          [&](const std::string& name) { return files.CreateFile(name, fd); },
+          saving);
+      error != 0) {
+    return SystemError(error, "create", saving);
+  }
+  const char* next = text.data();
+  auto bytes = static_cast<int64_t>(text.size());
   while (bytes > 0) {
     int64_t written = 0;
-    const int error = files_.Write(fd_, next, bytes, written);
-    if (error != 0) return SystemError(error, "write to", saving_);
+    if (const int error = files.Write(fd, next, bytes, written); error != 0) {
+      files.Close(fd);
+      files.RemoveFile(saving);
+      return SystemError(error, "write to", saving);
+    }
     next += written;
     bytes -= written;
   }
-  return absl::OkStatus();
-}
-
-absl::Status AtomicFile::Commit(bool keeps) {
-  complete_ = keeps;
-  const auto failed = [&](int error, const char* action) {
-    if (!keeps) return SystemError(error, action, path_);
+  const char* action = "flush";
+  int error = files.Sync(fd);
+  if (const int closed = files.Close(fd); error == 0 && closed != 0) {
+    action = "close";
+    error = closed;
+  }
+  if (error == 0) {
+    action = "rename the new file to";
+    error = files.Rename(saving, path);
+  }
+  if (error != 0 && !keeps) {
+    files.RemoveFile(saving);
+    return SystemError(error, action, path);
+  }
+  if (error != 0) {
+    return absl::ErrnoToStatus(error,
+                               absl::StrCat("cannot ", action, " ", path,
+                                            ", which was written to ", saving));
+  }
+  const std::string parent = ParentOf(path);
+  if (const int failed = files.SyncDirectory(parent); failed != 0) {
     return absl::ErrnoToStatus(
-        error, absl::StrCat("cannot ", action, " ", path_,
-                            ", which was written to ", saving_));
-  };
-  if (const int error = files_.Sync(fd_); error != 0) {
-    return failed(error, "flush");
-  }
-  const int fd = std::exchange(fd_, -1);
-  if (const int error = files_.Close(fd); error != 0) {
-    return failed(error, "close");
-  }
-  if (const int error = files_.Rename(saving_, path_); error != 0) {
-    return failed(error, "rename the new file to");
-  }
-  complete_ = true;
-  const std::string parent = ParentOf(path_);
-  if (const int error = files_.SyncDirectory(parent); error != 0) {
-    return absl::ErrnoToStatus(
-        error, absl::StrCat(path_, " is written, but cannot flush ", parent));
+        failed, absl::StrCat(path, " is written, but cannot flush ", parent));
   }
   return absl::OkStatus();
-}
-
-absl::Status WriteFile(const std::string& path, const std::string& text,
-                       FileSystem& files, bool keeps) {
-  CH_ASSIGN_OR_RETURN(const std::unique_ptr<AtomicFile> file,
-                      AtomicFile::Create(path, files));
-  CH_RETURN_IF_ERROR(
-      file->Append(text.data(), static_cast<int64_t>(text.size())));
-  return file->Commit(keeps);
 }
 
 std::string ParentOf(const std::string& path) {

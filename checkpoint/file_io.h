@@ -204,44 +204,11 @@ bool MatchesDigits(absl::string_view name, absl::string_view pattern);
 std::optional<std::string> WithoutFreeSuffix(const std::string& name,
                                              const std::string& suffix);
 
-/// A file that is complete whenever its name exists. It is written as
-/// "<path>.saving" ("<path>.saving-2" and so on if that exists) and renamed
-/// once its bytes are on the disk.
-///
-/// Complete bytes are not deleted unless Commit permits it: if Commit fails,
-/// its error names the file that has them.
-class AtomicFile {
- public:
-  /// Creates the file "<path>.saving".
-  /// \param files must outlive the file.
-  static absl::StatusOr<std::unique_ptr<AtomicFile>> Create(
-      std::string path, FileSystem& files = FileSystem::Real());
-  /// Removes the file unless Commit was called.
-  ~AtomicFile();
-  AtomicFile(const AtomicFile&) = delete;
-  AtomicFile& operator=(const AtomicFile&) = delete;
-
-  absl::Status Append(const void* data, int64_t bytes);
-  /// Flushes to the disk and renames the file to its name. Call once.
-  /// \param keeps whether the bytes stay if the rename fails.
-  absl::Status Commit(bool keeps = true);
-
- private:
-  AtomicFile(FileSystem& files, std::string path, std::string saving, int fd)
-      : files_(files),
-        path_(std::move(path)),
-        saving_(std::move(saving)),
-        fd_(fd) {}
-
-  FileSystem& files_;
-  const std::string path_;
-  const std::string saving_;
-  int fd_;
-  bool complete_ = false;
-};
-
-/// Writes a (small) file through an AtomicFile.
-/// \param keeps as AtomicFile::Commit.
+/// Writes a (small) file that is complete whenever its name exists: as
+/// "<path>.saving" ("<path>.saving-2" and so on if that exists), renamed once
+/// its bytes are on the disk.
+/// \param keeps whether complete bytes stay if they cannot be flushed or
+///     renamed. The error then names the file that has them.
 absl::Status WriteFile(const std::string& path, const std::string& text,
                        FileSystem& files, bool keeps = true);
 

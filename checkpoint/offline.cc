@@ -315,12 +315,13 @@ absl::Status Reshard(const std::string& from, const std::string& to, int ranks,
     const std::vector<PlannedCell>& cells =
         plan.by_rank[static_cast<size_t>(rank)];
     if (cells.empty()) continue;
-    CH_ASSIGN_OR_RETURN(
-        const std::unique_ptr<SafetensorsWriter> writer,
-        SafetensorsWriter::Create(
-            target->Add(
-                plan.index.files[static_cast<size_t>(plan.FileOf(rank))]),
-            plan.InfosOf(rank), files));
+    const std::string& name =
+        plan.index.files[static_cast<size_t>(plan.FileOf(rank))];
+    target->Add(name);
+    CH_ASSIGN_OR_RETURN(WeightFilesPlan file,
+                        WeightFilesPlan::OfOneFile(name, plan.InfosOf(rank)));
+    WeightFiles writer(target->partial_path(), std::move(file), files);
+    CH_RETURN_IF_ERROR(writer.Create());
     for (const PlannedCell& cell : cells) {
       const auto i = static_cast<size_t>(cell.tensor);
       const IndexedTensor& tensor = plan.index.tensors[i];
@@ -328,12 +329,12 @@ absl::Status Reshard(const std::string& from, const std::string& to, int ranks,
           const uint64_t hash,
           source->Stream(source->index.tensors[i], tensor.CellBox(cell.cell),
                          [&](const void* data, int64_t bytes) {
-                           return writer->Write(tensor.CellName(cell.cell),
-                                                data, bytes);
+                           return writer.Append(data, bytes);
                          }));
       hashes[i] += hash;
     }
-    CH_RETURN_IF_ERROR(writer->Finish());
+    CH_RETURN_IF_ERROR(writer.Sync());
+    CH_RETURN_IF_ERROR(writer.GiveNames());
   }
   for (size_t i = 0; i < hashes.size(); ++i) {
     CH_RETURN_IF_ERROR(CheckHash(from, source->index.tensors[i], hashes[i]));
@@ -363,24 +364,21 @@ absl::Status ConvertToHuggingFace(const std::string& from,
       WeightFilesPlan::Create(std::move(infos), options.max_file_bytes));
   CH_ASSIGN_OR_RETURN(const std::unique_ptr<NewDirectory> target,
                       NewDirectory::Create(to, /*overwrite=*/false, files));
-  auto next = chosen.begin();
-  for (const WeightFilesPlan::File& file : plan.files()) {
-    CH_ASSIGN_OR_RETURN(
-        const std::unique_ptr<SafetensorsWriter> writer,
-        SafetensorsWriter::Create(target->Add(file.name), file.tensors, files));
-    for (const TensorInfo& info : file.tensors) {
-      for (const IndexedTensor* tensor : (next++)->parts) {
-        CH_ASSIGN_OR_RETURN(
-            const uint64_t hash,
-            source->Stream(*tensor, WholeBox(tensor->sizes),
-                           [&](const void* data, int64_t bytes) {
-                             return writer->Write(info.name, data, bytes);
-                           }));
-        CH_RETURN_IF_ERROR(CheckHash(from, *tensor, hash));
-      }
+  for (const WeightFilesPlan::File& file : plan.files()) target->Add(file.name);
+  WeightFiles writer(target->partial_path(), plan, files);
+  CH_RETURN_IF_ERROR(writer.Create());
+  for (const Converted& tensor : chosen) {
+    for (const IndexedTensor* part : tensor.parts) {
+      CH_ASSIGN_OR_RETURN(const uint64_t hash,
+                          source->Stream(*part, WholeBox(part->sizes),
+                                         [&](const void* data, int64_t bytes) {
+                                           return writer.Append(data, bytes);
+                                         }));
+      CH_RETURN_IF_ERROR(CheckHash(from, *part, hash));
     }
-    CH_RETURN_IF_ERROR(writer->Finish());
   }
+  CH_RETURN_IF_ERROR(writer.Sync());
+  CH_RETURN_IF_ERROR(writer.GiveNames());
   if (const std::string index = plan.IndexText(); !index.empty()) {
     CH_RETURN_IF_ERROR(
         WriteFile(target->Add("model.safetensors.index.json"), index, files));

@@ -431,7 +431,7 @@ TEST(RunDirectoryTest, CleanKeepsARunningSave) {
    private:
     int Make(SystemCall& call, absl::FunctionRef<int()> make) override {
       const absl::string_view name = call.name;
-      if (name == "Write" || name == "Sync" || name == "Rename") {
+      if (name == "WriteAt" || name == "Sync" || name == "Rename") {
         std::string report;
         EXPECT_TRUE(CleanRunDirectory(root_, report).ok());
         EXPECT_THAT(report, ::testing::Not(HasSubstr("removed")));

@@ -404,47 +404,4 @@ absl::StatusOr<std::string> SafetensorsStart(
   return start + text;
 }
 
-absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
-    const std::string& path, std::vector<TensorInfo> tensors,
-    FileSystem& files) {
-  CH_ASSIGN_OR_RETURN(const std::string start, SafetensorsStart(path, tensors));
-  CH_ASSIGN_OR_RETURN(std::unique_ptr<AtomicFile> file,
-                      AtomicFile::Create(path, files));
-  CH_RETURN_IF_ERROR(
-      file->Append(start.data(), static_cast<int64_t>(start.size())));
-  return std::unique_ptr<SafetensorsWriter>(
-      new SafetensorsWriter(std::move(file), std::move(tensors)));
-}
-
-absl::Status SafetensorsWriter::Write(const std::string& name, const void* data,
-                                      int64_t bytes) {
-  if (bytes == 0) return absl::OkStatus();
-  while (next_ < tensors_.size() && tensors_[next_].bytes() == 0) ++next_;
-  CH_CHECK_LT(next_, tensors_.size()) << name << " after the last tensor";
-  const TensorInfo& tensor = tensors_[next_];
-  CH_CHECK_EQ(tensor.name, name)
-      << "tensors must be written in the order declared";
-  written_ += bytes;
-  CH_CHECK_LE(written_, tensor.bytes()) << name;
-  if (written_ == tensor.bytes()) {
-    ++next_;
-    written_ = 0;
-  }
-  CH_RETURN_IF_ERROR(file_->Append(data, bytes));
-  bytes_written_ += bytes;
-  return absl::OkStatus();
-}
-
-bool SafetensorsWriter::IsComplete() const {
-  for (size_t i = next_; i < tensors_.size(); ++i) {
-    if (tensors_[i].bytes() != 0) return false;
-  }
-  return true;
-}
-
-absl::Status SafetensorsWriter::Finish() {
-  CH_CHECK(IsComplete()) << "some tensors were not written";
-  return file_->Commit();
-}
-
 }  // namespace crosshatch::checkpoint

@@ -124,40 +124,6 @@ class SafetensorsFile {
 absl::StatusOr<std::string> SafetensorsStart(
     const std::string& path, const std::vector<TensorInfo>& tensors);
 
-/// Writes a file tensor by tensor, in an order given to Create. The file gets
-/// its name when Finish succeeds. If Finish fails, its error names the file
-/// that has the bytes (AtomicFile).
-class SafetensorsWriter {
- public:
-  /// Creates the file and writes its start (SafetensorsStart).
-  /// \param files must outlive the writer.
-  /// \error as SafetensorsStart; errors of the system.
-  static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> Create(
-      const std::string& path, std::vector<TensorInfo> tensors,
-      FileSystem& files = FileSystem::Real());
-
-  /// Writes the next `bytes` of the next incomplete tensor, which must be
-  /// `name`: its elements in its dtype, row-major. Does nothing for 0 bytes.
-  absl::Status Write(const std::string& name, const void* data, int64_t bytes);
-  /// Returns the number of bytes of elements written so far.
-  int64_t bytes_written() const { return bytes_written_; }
-  /// Returns whether all tensors are written.
-  bool IsComplete() const;
-  /// Completes the file. Call once, after all tensors.
-  absl::Status Finish();
-
- private:
-  SafetensorsWriter(std::unique_ptr<AtomicFile> file,
-                    std::vector<TensorInfo> tensors)
-      : file_(std::move(file)), tensors_(std::move(tensors)) {}
-
-  std::unique_ptr<AtomicFile> file_;
-  std::vector<TensorInfo> tensors_;
-  size_t next_ = 0;
-  int64_t written_ = 0;  ///< Of the next tensor.
-  int64_t bytes_written_ = 0;
-};
-
 }  // namespace crosshatch::checkpoint
 
 #endif  // CROSSHATCH_CHECKPOINT_SAFETENSORS_H_

@@ -51,8 +51,7 @@ Tensor CellOf(const Tensor& data, const Box& box) {
 /// Writes and hashes the elements of `box`, a few rows at a time, so that
 /// hashed rows are still in the cache when they are written.
 absl::StatusOr<uint64_t> WriteBox(const IndexedTensor& tensor, const Box& box,
-                                  const std::string& name, const void* data,
-                                  SafetensorsWriter& writer) {
+                                  const void* data, WeightFiles& writer) {
   constexpr int64_t kBytes = 256 * 1024;
   const int64_t element = SizeOf(tensor.dtype);
   const int64_t rows = box.ndim() == 0 ? 1 : box.sizes[0];
@@ -69,7 +68,7 @@ absl::StatusOr<uint64_t> WriteBox(const IndexedTensor& tensor, const Box& box,
     }
     hash += HashBox(next, element, tensor.sizes, part);
     const int64_t bytes = part.numel() * element;
-    CH_RETURN_IF_ERROR(writer.Write(name, next, bytes));
+    CH_RETURN_IF_ERROR(writer.Append(next, bytes));
     next += bytes;
   }
   return hash;
@@ -243,36 +242,47 @@ absl::StatusOr<std::unique_ptr<SaveJob>> SaveJob::Prepare(
   return job;
 }
 
-void SaveJob::CutPieces(absl::Span<const Tensor> data) {
-  const std::vector<PlannedCell>& cells = plan_.by_rank[rank_];
-  hashes_.resize(cells.size());
-  round_begins_ = {0};
-  int64_t in_round = 0;
+void CutCells(const SavePlan& plan, int rank, absl::Span<const Tensor> data,
+              absl::FunctionRef<int64_t(const IndexedTensor&)> element_bytes,
+              absl::FunctionRef<void(size_t, const Box&, Tensor)> take) {
+  const std::vector<PlannedCell>& cells =
+      plan.by_rank[static_cast<size_t>(rank)];
   for (size_t i = 0; i < cells.size(); ++i) {
-    const IndexedTensor& tensor = plan_.index.tensors[cells[i].tensor];
+    const auto t = static_cast<size_t>(cells[i].tensor);
+    const IndexedTensor& tensor = plan.index.tensors[t];
     const Box box = tensor.CellBox(cells[i].cell);
     if (box.empty()) continue;
-    // Tensors of the plan are sorted by name, like those of a state.
-    const Tensor cell = CellOf(data[cells[i].tensor], box);
-    const int64_t element = SizeOf(tensor.dtype);
-    // Elements that the host addresses are not copied.
-    const int64_t in_hand = IsHostAddressable(cell) ? 0 : element;
+    const Tensor cell = CellOf(data[t], box);
     int64_t first = cell.storage_offset();
-    CH_CHECK_OK(
-        ForEachBlock(box, element, kMaxPieceBytes, [&](const Box& block) {
-          const int64_t count = block.numel();
-          if (in_round > 0 && in_round + count * in_hand > kMaxPieceBytes) {
-            round_begins_.push_back(pieces_.size());
-            in_round = 0;
-          }
-          in_round += count * in_hand;
-          pieces_.push_back(
-              {i, block,
-               MakeView(cell.storage(), first, {count}, {1}, tensor.dtype)});
-          first += count;
+    CH_CHECK_OK(ForEachBlock(
+        box, element_bytes(tensor), kMaxPieceBytes, [&](const Box& block) {
+          take(i, block,
+               MakeView(cell.storage(), first, block.sizes,
+                        ContiguousStrides(block.sizes), tensor.dtype));
+          first += block.numel();
           return absl::OkStatus();
         }));
   }
+}
+
+void SaveJob::CutPieces(absl::Span<const Tensor> data) {
+  hashes_.resize(plan_.by_rank[rank_].size());
+  round_begins_ = {0};
+  int64_t in_round = 0;
+  CutCells(
+      plan_, rank_, data,
+      [](const IndexedTensor& tensor) { return SizeOf(tensor.dtype); },
+      [&](size_t cell, const Box& box, Tensor part) {
+        // Elements that the host addresses are not copied.
+        const int64_t in_hand =
+            IsHostAddressable(part) ? 0 : part.numel() * SizeOf(part.dtype());
+        if (in_round > 0 && in_round + in_hand > kMaxPieceBytes) {
+          round_begins_.push_back(pieces_.size());
+          in_round = 0;
+        }
+        in_round += in_hand;
+        pieces_.push_back({cell, box, std::move(part)});
+      });
   if (!pieces_.empty()) round_begins_.push_back(pieces_.size());
 }
 
@@ -308,11 +318,12 @@ absl::Status SaveJob::WriteIndex() {
 absl::Status SaveJob::BeginFile() {
   if (target_ != nullptr) CH_RETURN_IF_ERROR(WriteIndex());
   if (plan_.by_rank[rank_].empty()) return absl::OkStatus();
-  const std::string path =
-      absl::StrCat(directory_, "/", plan_.index.files[plan_.FileOf(rank_)]);
   CH_ASSIGN_OR_RETURN(
-      writer_, SafetensorsWriter::Create(path, plan_.InfosOf(rank_), files_));
-  return absl::OkStatus();
+      WeightFilesPlan file,
+      WeightFilesPlan::OfOneFile(plan_.index.files[plan_.FileOf(rank_)],
+                                 plan_.InfosOf(rank_)));
+  writer_ = std::make_unique<WeightFiles>(directory_, std::move(file), files_);
+  return writer_->Create();
 }
 
 absl::Status SaveJob::Write(absl::Span<const Piece> pieces,
@@ -321,26 +332,23 @@ absl::Status SaveJob::Write(absl::Span<const Piece> pieces,
   for (size_t i = 0; i < pieces.size(); ++i) {
     const PlannedCell& cell = plan_.by_rank[rank_][pieces[i].cell];
     const IndexedTensor& tensor = plan_.index.tensors[cell.tensor];
-    const absl::StatusOr<uint64_t> hash = WriteBox(
-        tensor, pieces[i].box, tensor.CellName(cell.cell), data[i], *writer_);
-    if (!hash.ok()) {
-      // Removes the file before the peers learn of the error.
-      writer_.reset();
-      return hash.status();
-    }
-    hashes_[pieces[i].cell] += *hash;
+    CH_ASSIGN_OR_RETURN(const uint64_t hash,
+                        WriteBox(tensor, pieces[i].box, data[i], *writer_));
+    hashes_[pieces[i].cell] += hash;
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> SaveJob::EndFile() {
   if (writer_ == nullptr) return std::string();
-  CH_RETURN_IF_ERROR(writer_->Finish());
+  CH_CHECK_EQ(writer_->appended(), plan_.BytesOf(rank_)) << "all cells";
+  CH_RETURN_IF_ERROR(writer_->Sync());
+  CH_RETURN_IF_ERROR(writer_->GiveNames());
   return HashesToHex(hashes_);
 }
 
 int64_t SaveJob::bytes_written() const {
-  return writer_ == nullptr ? 0 : writer_->bytes_written();
+  return writer_ == nullptr ? 0 : writer_->appended();
 }
 
 absl::Status SaveJob::Commit(absl::Span<const std::string> hashes) {
@@ -463,8 +471,8 @@ absl::Status Save(World& world, const absl::StatusOr<nn::StateDict>& state,
       written.ok() ? GatherOnEveryRank(*comm, "save: end",
                                        [&] { return job->EndFile(); })
                    : written;
-  // Removes incomplete files before the ranks learn of the error, because a
-  // program may save again at once.
+  // The first rank removes incomplete files before the ranks learn of the
+  // error, because a program may save again at once.
   if (!hashes.ok() && comm->rank() != 0) job->GiveUp();
   const absl::Status committed = OnFirstRank(*comm, "save: commit", [&] {
     if (hashes.ok()) return job->Commit(*hashes);

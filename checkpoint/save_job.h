@@ -29,8 +29,8 @@
 #include "crosshatch/checkpoint/checkpoint.h"
 #include "crosshatch/checkpoint/file_io.h"
 #include "crosshatch/checkpoint/new_directory.h"
-#include "crosshatch/checkpoint/safetensors.h"
 #include "crosshatch/checkpoint/save_plan.h"
+#include "crosshatch/checkpoint/weight_files.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/layout/box.h"
 #include "crosshatch/nn/state_dict.h"
@@ -41,6 +41,17 @@ namespace crosshatch::checkpoint {
 /// Maximal number of bytes that a save copies at a time, of elements that the
 /// host cannot address, or that it converts or transposes.
 inline constexpr int64_t kMaxPieceBytes = int64_t{16} << 20;
+
+/// Calls `take` with each part of at most kMaxPieceBytes of the cells that
+/// `rank` writes, in their order.
+/// \param data the local or distributed tensor of each tensor of the plan.
+/// \param element_bytes returns the largest size of an element of a tensor, in
+///     memory or as written.
+/// \param take receives the index of the cell, the part's box in the global
+///     tensor, and its elements, dense.
+void CutCells(const SavePlan& plan, int rank, absl::Span<const Tensor> data,
+              absl::FunctionRef<int64_t(const IndexedTensor&)> element_bytes,
+              absl::FunctionRef<void(size_t, const Box&, Tensor)> take);
 
 /// One save on one rank.
 class SaveJob {
@@ -58,7 +69,7 @@ class SaveJob {
   struct Piece {
     size_t cell = 0;  ///< Index in the rank's cells of the plan.
     Box box;          ///< Relative to the global tensor.
-    Tensor data;      ///< Its elements, row-major; 1-D and contiguous.
+    Tensor data;      ///< Its elements, dense.
   };
   /// Returns all pieces in the order of the rank's file.
   const std::vector<Piece>& pieces() const { return pieces_; }
@@ -138,7 +149,7 @@ class SaveJob {
   std::vector<size_t> round_begins_;
   size_t rounds_ = 0;
   /// Null before BeginFile and on a rank without cells.
-  std::unique_ptr<SafetensorsWriter> writer_;
+  std::unique_ptr<WeightFiles> writer_;
   std::vector<uint64_t> hashes_;  ///< By cell of the rank.
   /// First rank only.
   std::unique_ptr<NewDirectory> target_;

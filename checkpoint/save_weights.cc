@@ -170,34 +170,23 @@ std::vector<std::vector<Piece>> CutPieces(const Contents& contents,
                                           int rank) {
   const std::map<std::string, Source> sources = SourcesOf(contents.tensors);
   std::vector<Piece> pieces;
-  for (const PlannedCell& planned : plan.by_rank[static_cast<size_t>(rank)]) {
-    const IndexedTensor& parameter =
-        plan.index.tensors[static_cast<size_t>(planned.tensor)];
-    const Source& source = sources.at(parameter.name);
-    const DType dtype = StoredDType(*source.tensor, options);
-    const Box cell = parameter.CellBox(planned.cell);
-    if (cell.empty()) continue;
-    const Tensor local =
-        Contiguous(LocalTensor(data[static_cast<size_t>(planned.tensor)]));
-    CH_CHECK(local.sizes() == cell.sizes)
-        << local.Describe() << " is not the shard " << ToString(cell) << " of "
-        << parameter.name;
-    int64_t first = local.storage_offset();
-    const int64_t element = std::max(SizeOf(parameter.dtype), SizeOf(dtype));
-    CH_CHECK_OK(
-        ForEachBlock(cell, element, kMaxPieceBytes, [&](const Box& block) {
-          Box box = block;
-          if (box.ndim() > 0) box.offsets[0] += source.row;
-          pieces.push_back(
-              {source.tensor, contents.files.PlaceOf(source.tensor->name),
-               dtype,
-               MakeView(local.storage(), first, block.sizes,
-                        ContiguousStrides(block.sizes), parameter.dtype),
-               std::move(box)});
-          first += block.numel();
-          return absl::OkStatus();
-        }));
-  }
+  CutCells(
+      plan, rank, data,
+      [&](const IndexedTensor& parameter) {
+        const Source& source = sources.at(parameter.name);
+        return std::max(SizeOf(parameter.dtype),
+                        SizeOf(StoredDType(*source.tensor, options)));
+      },
+      [&](size_t cell, Box box, Tensor part) {
+        const auto t = static_cast<size_t>(
+            plan.by_rank[static_cast<size_t>(rank)][cell].tensor);
+        const Source& source = sources.at(plan.index.tensors[t].name);
+        if (box.ndim() > 0) box.offsets[0] += source.row;
+        pieces.push_back({source.tensor,
+                          contents.files.PlaceOf(source.tensor->name),
+                          StoredDType(*source.tensor, options), std::move(part),
+                          std::move(box)});
+      });
   absl::c_stable_sort(pieces, [](const Piece& a, const Piece& b) {
     return std::pair(a.place.file, a.place.offset) <
            std::pair(b.place.file, b.place.offset);

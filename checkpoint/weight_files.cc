@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/checkpoint/weight_files.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <map>
 #include <memory>
 #include <string>
@@ -119,14 +121,30 @@ absl::StatusOr<WeightFilesPlan> WeightFilesPlan::Create(
     file.name = count == 1 ? "model.safetensors"
                            : absl::StrFormat("model-%05d-of-%05d.safetensors",
                                              i + 1, count);
+  }
+  CH_RETURN_IF_ERROR(plan.SetPlaces());
+  return plan;
+}
+
+absl::StatusOr<WeightFilesPlan> WeightFilesPlan::OfOneFile(
+    const std::string& name, std::vector<TensorInfo> tensors) {
+  WeightFilesPlan plan;
+  plan.files_.push_back({.name = name, .tensors = std::move(tensors)});
+  CH_RETURN_IF_ERROR(plan.SetPlaces());
+  return plan;
+}
+
+absl::Status WeightFilesPlan::SetPlaces() {
+  for (size_t i = 0; i < files_.size(); ++i) {
+    File& file = files_[i];
     CH_ASSIGN_OR_RETURN(file.start, SafetensorsStart(file.name, file.tensors));
     auto offset = static_cast<int64_t>(file.start.size());
     for (const TensorInfo& tensor : file.tensors) {
-      plan.places_[tensor.name] = {i, offset};
+      places_[tensor.name] = {i, offset};
       offset += tensor.bytes();
     }
   }
-  return plan;
+  return absl::OkStatus();
 }
 
 int64_t WeightFilesPlan::File::bytes() const {
@@ -226,6 +244,25 @@ absl::Status WeightFiles::Write(size_t file, int64_t offset, const void* data,
   if (bytes == 0) return absl::OkStatus();
   CH_RETURN_IF_ERROR(Open(file));
   return WriteAll(file, offset, data, bytes);
+}
+
+absl::Status WeightFiles::Append(const void* data, int64_t bytes) {
+  const auto* next = static_cast<const std::byte*>(data);
+  appended_ += bytes;
+  while (bytes > 0) {
+    CH_CHECK_LT(append_file_, plan_.files().size()) << "after the last tensor";
+    const WeightFilesPlan::File& file = plan_.files()[append_file_];
+    const auto start = static_cast<int64_t>(file.start.size());
+    const int64_t here = std::min(bytes, file.bytes() - start - in_file_);
+    CH_RETURN_IF_ERROR(Write(append_file_, start + in_file_, next, here));
+    next += here;
+    bytes -= here;
+    in_file_ += here;
+    if (start + in_file_ < file.bytes()) continue;
+    ++append_file_;
+    in_file_ = 0;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status WeightFiles::Sync() {

@@ -3,9 +3,10 @@
 #define CROSSHATCH_CHECKPOINT_WEIGHT_FILES_H_
 
 /// \file
-/// The weight files of a Hugging Face directory, one model.safetensors or
-/// several with an index: OpenWeights reads them, and WeightFilesPlan and
-/// WeightFiles write them, each rank its intervals.
+/// The safetensors files of a directory. OpenWeights reads those of a Hugging
+/// Face directory, one model.safetensors or several with an index.
+/// WeightFilesPlan and WeightFiles write any: one rank all of a file, or each
+/// rank its intervals.
 
 #include <cstddef>
 #include <cstdint>
@@ -63,6 +64,10 @@ class WeightFilesPlan {
   /// \error as SafetensorsStart.
   static absl::StatusOr<WeightFilesPlan> Create(std::vector<TensorInfo> tensors,
                                                 int64_t most_bytes);
+  /// Creates the plan of a single file.
+  /// \error as SafetensorsStart.
+  static absl::StatusOr<WeightFilesPlan> OfOneFile(
+      const std::string& name, std::vector<TensorInfo> tensors);
 
   const std::vector<File>& files() const { return files_; }
   /// Returns the place of `tensor`.
@@ -72,6 +77,8 @@ class WeightFilesPlan {
   std::string IndexText() const;
 
  private:
+  absl::Status SetPlaces();
+
   std::vector<File> files_;
   std::map<std::string, Place> places_;
 };
@@ -81,10 +88,11 @@ class WeightFilesPlan {
 class WeightFiles {
  public:
   /// \param directory no other program writes to it.
-  /// \param plan must outlive this object, like `files`.
-  WeightFiles(std::string directory, const WeightFilesPlan& plan,
-              FileSystem& files)
-      : directory_(std::move(directory)), plan_(plan), files_(files) {}
+  /// \param files must outlive this object.
+  WeightFiles(std::string directory, WeightFilesPlan plan, FileSystem& files)
+      : directory_(std::move(directory)),
+        plan_(std::move(plan)),
+        files_(files) {}
   ~WeightFiles();
   WeightFiles(const WeightFiles&) = delete;
   WeightFiles& operator=(const WeightFiles&) = delete;
@@ -97,6 +105,11 @@ class WeightFiles {
   ///     though all bytes of this rank may be in the files.
   absl::Status Write(size_t file, int64_t offset, const void* data,
                      int64_t bytes);
+  /// Writes the next bytes of all elements, in the order of the plan: for one
+  /// rank that writes everything.
+  absl::Status Append(const void* data, int64_t bytes);
+  /// Returns the number of bytes appended.
+  int64_t appended() const { return appended_; }
   /// Flushes the writes of this rank to the disk. Call once, when every rank
   /// has written everything.
   absl::Status Sync();
@@ -112,10 +125,13 @@ class WeightFiles {
   absl::Status CloseOpen();
 
   const std::string directory_;
-  const WeightFilesPlan& plan_;
+  const WeightFilesPlan plan_;
   FileSystem& files_;
   size_t open_ = 0;  ///< The file of fd_.
   int fd_ = -1;
+  size_t append_file_ = 0;    ///< Append: the next file,
+  int64_t in_file_ = 0;       ///< the bytes of elements in it,
+  int64_t appended_ = 0;      ///< and in all.
   std::set<size_t> written_;  ///< Files that this rank wrote to.
   absl::Status late_;         ///< The error of a closed file.
 };
