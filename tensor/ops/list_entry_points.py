@@ -19,6 +19,8 @@ OPTIONAL = {
     ("RmsNorm", "weight"),
     ("LayerNorm", "weight"),
     ("LayerNorm", "bias"),
+    ("Float8Linear", "w_inverse_scale"),
+    ("Float8Linear", "bias"),
 }
 
 # Methods that work on an undefined Tensor.
@@ -41,6 +43,8 @@ VALUES = {
     "const WindowOptions&": "WindowOptions{}",
     "const AttentionOptions&": "AttentionOptions{}",
     "const DocumentLengths&": "DocumentLengths{}",
+    "Float8Recipe": "Float8Recipe::kTensorwise",
+    "const Float8Values&": "Float8Values{Any(), Any()}",
 }
 
 
@@ -100,12 +104,15 @@ def value(function, kind):
 
 
 def calls_of(function, declared):
-    given = [value(function, kind) for kind, _, _ in declared]
+    given = ["Tensor()" if (function, name) in OPTIONAL else value(function, kind)
+             for kind, name, _ in declared]
     for i, (kind, name, default) in enumerate(declared):
         if default == "Tensor()" or (function, name) in OPTIONAL:
             continue
         if kind == "const Tensor&":
             forms = ["Tensor()"]
+        elif kind == "const Float8Values&":
+            forms = ["Float8Values{Tensor(), Any()}", "Float8Values{Any(), Tensor()}"]
         elif kind == "TensorSpan":
             forms = ["TensorList{Tensor()}", "TensorList{Any(), Tensor()}"]
         else:
