@@ -263,8 +263,10 @@ class GradientChecker {
       reduced.of_zeros = reduced.of_zeros || reduced.zero;
       reduced.zero = false;  // Other ranks may have a part.
       // Sums over other axes belong to the layouts of tensors.
-      if (of_batch || axes.empty()) {
-        if (!axes.empty()) reduced.groups.push_back(c.group);
+      const bool sums_batch = of_batch || axes.empty();
+      if (sums_batch && !axes.empty()) reduced.groups.push_back(c.group);
+      // FSDP over one rank of the batch, and over "tp", names parameters too.
+      if (sums_batch || gathered_over_.count(c.label) > 0) {
         reduced.label = c.label;
         reduced.event = index;
       }
