@@ -61,14 +61,25 @@ void Node::RunPostHooks() {
   for (const auto& hook : hooks_->post) hook();
 }
 
-SavedTensor::SavedTensor(const Tensor& tensor, bool is_output)
-    : is_output_(is_output) {
+SavedTensor::SavedTensor(const Tensor& tensor) {
   if (!tensor.defined()) return;
+  edge_ = GradEdge(tensor);
+  Keep(tensor);
+}
+
+SavedTensor SavedTensor::OfOutput(const Tensor& tensor, int index) {
+  SavedTensor saved;
+  saved.is_output_ = true;
+  saved.edge_.output_index = index;
+  if (tensor.defined()) saved.Keep(tensor);
+  return saved;
+}
+
+void SavedTensor::Keep(const Tensor& tensor) {
   // Never the tensor itself: an in-place write would give it a history that
   // refers to the node that holds it.
   tensor_ = tensor.Detach();
   version_ = GraphTies::Version(tensor);
-  if (!is_output) edge_ = GradEdge(tensor);
   SavedTensorStore* const store = RankContext::Current().saved_tensor_store();
   if (store == nullptr) return;
   // A leaf exists anyway, and holding it shows whether it was changed.
@@ -98,7 +109,8 @@ Tensor SavedTensor::Unpack(const Node& node) const {
   const Tensor content = Content(node);
   if (!RankContext::Current().grad_enabled()) return content;
   Node::Edge edge = edge_;
-  if (is_output_) {
+  // Outputs after those are without gradients, such as statistics.
+  if (is_output_ && edge.output_index < node.num_outputs()) {
     edge.node = std::const_pointer_cast<Node>(node.shared_from_this());
   }
   if (edge.node == nullptr) return content;

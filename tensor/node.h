@@ -156,9 +156,10 @@ class SavedTensorStore {
 class SavedTensor {
  public:
   SavedTensor() = default;
-  /// \param is_output whether the node under construction belongs to the call
-  ///     that makes `tensor`, which would otherwise be a reference cycle.
-  explicit SavedTensor(const Tensor& tensor, bool is_output = false);
+  explicit SavedTensor(const Tensor& tensor);
+  /// Keeps output `index` of the call whose node is under construction, without
+  /// a reference to that node, which would be a cycle.
+  static SavedTensor OfOutput(const Tensor& tensor, int index);
   /// Returns the tensor, linked into the graph. Fails a check that names `node`
   /// if it was changed in place, released, or never saved.
   Tensor Unpack(const Node& node) const;
@@ -166,13 +167,14 @@ class SavedTensor {
   void Reset();
 
  private:
+  void Keep(const Tensor& tensor);
   Tensor Content(const Node& node) const;
 
   Tensor tensor_;  // Outside the graph; edge_ links it again.
   std::shared_ptr<SavedTensorStore>
       store_;  // If not null, slot_ has the tensor.
   int slot_ = 0;
-  Node::Edge edge_;
+  Node::Edge edge_;  // Without the node, for an output of the node itself.
   uint32_t version_ = 0;
   bool is_output_ = false;
   bool is_released_ = false;

@@ -235,7 +235,8 @@ std::shared_ptr<Node> AttentionOp::Differentiate(TensorSpan inputs,
         slots.Put(3, Apply1(AttentionMaskGradOp(attributes), from));
       });
   for (size_t i = 0; i < 3; ++i) node->Save(i, inputs[i]);
-  for (size_t i = 0; i < 2; ++i) node->SaveOutput(3 + i, outputs[i]);
+  node->SaveOutput(3, outputs[0]);
+  node->SaveOutput(4, outputs[1], 1);
   for (size_t i = 3; i < inputs.size(); ++i) node->Save(2 + i, inputs[i]);
   return node;
 }

@@ -76,7 +76,7 @@ std::shared_ptr<Node> CrossEntropyOp::Differentiate(TensorSpan inputs,
       });
   node->Save(0, inputs[0]);
   node->Save(1, inputs[1]);
-  node->SaveOutput(2, outputs[1]);
+  node->SaveOutput(2, outputs[1], 1);
   return node;
 }
 

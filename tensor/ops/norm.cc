@@ -246,7 +246,7 @@ class RmsNormNode final : public SavingNode<3> {
       : SavingNode(RmsNormOp::kInfo), eps_(eps), has_weight_(weight.defined()) {
     Save(0, x);
     if (has_weight_) Save(1, weight);
-    SaveOutput(2, rstd);
+    SaveOutput(2, rstd, 1);
   }
 
   void Backward(TensorSpan output_grads, GradientSlots& slots) override {
@@ -302,8 +302,8 @@ class LayerNormNode final : public SavingNode<4> {
         cols_(inputs[0].size(-1)) {
     Save(0, inputs[0]);
     if (has_weight_) Save(1, inputs[1]);
-    SaveOutput(2, outputs[1]);
-    SaveOutput(3, outputs[2]);
+    SaveOutput(2, outputs[1], 1);
+    SaveOutput(3, outputs[2], 2);
   }
 
   void Backward(TensorSpan output_grads, GradientSlots& slots) override {

@@ -40,8 +40,9 @@ class SavingNode : public Node {
   void Save(size_t i, const Tensor& tensor) {
     saved_[Index(i)] = SavedTensor(tensor);
   }
-  void SaveOutput(size_t i, const Tensor& tensor) {
-    saved_[Index(i)] = SavedTensor(tensor, /*is_output=*/true);
+  /// \param index of `tensor` among the call's outputs.
+  void SaveOutput(size_t i, const Tensor& tensor, int index = 0) {
+    saved_[Index(i)] = SavedTensor::OfOutput(tensor, index);
   }
 
  protected:

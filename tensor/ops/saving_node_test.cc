@@ -18,7 +18,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// Returns x * x and x * x * x, which both have a gradient.
+// Returns x * x * x and x * x, which both have a gradient.
 class PowersOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {"powers"};
@@ -26,31 +26,32 @@ class PowersOp final : public Op {
   TensorList Forward(TensorSpan inputs) const override {
     NoGrad no_grad;
     const Tensor square = Mul(inputs[0], inputs[0]);
-    return {square, Mul(square, inputs[0])};
+    return {Mul(square, inputs[0]), square};
   }
   std::shared_ptr<Node> Differentiate(TensorSpan inputs,
                                       TensorSpan outputs) const override;
 };
 
-class PowersNode final : public SavingNode<1> {
+// The gradient of output 0 reads output 1, whose gradient is another.
+class PowersNode final : public SavingNode<2> {
  public:
-  PowersNode() : SavingNode<1>(PowersOp::kInfo) { set_num_outputs(2); }
+  PowersNode() : SavingNode<2>(PowersOp::kInfo) { set_num_outputs(2); }
   void Backward(TensorSpan grads, GradientSlots& slots) override {
-    const Tensor x = Saved(0);
     Tensor sum;
-    if (grads[0].defined()) sum = Mul(grads[0], Mul(x, 2.0));
+    if (grads[0].defined()) sum = Mul(grads[0], Mul(Saved(1), 3.0));
     if (grads[1].defined()) {
-      const Tensor by_cube = Mul(grads[1], Mul(Mul(x, x), 3.0));
-      sum = sum.defined() ? Add(sum, by_cube) : by_cube;
+      const Tensor by_square = Mul(grads[1], Mul(Saved(0), 2.0));
+      sum = sum.defined() ? Add(sum, by_square) : by_square;
     }
     slots.Put(0, sum);
   }
 };
 
 std::shared_ptr<Node> PowersOp::Differentiate(TensorSpan inputs,
-                                              TensorSpan /*outputs*/) const {
+                                              TensorSpan outputs) const {
   auto node = std::make_shared<PowersNode>();
   node->Save(0, inputs[0]);
+  node->SaveOutput(1, outputs[1], 1);
   return node;
 }
 
@@ -60,9 +61,10 @@ TEST(SavingNodeTest, EachOfSeveralOutputsHasAGradient) {
     const TensorList powers = Apply(PowersOp(), in);
     return Add(powers[0], Mul(powers[1], 5.0));
   };
+  const auto first = [](TensorSpan in) { return Apply(PowersOp(), in)[0]; };
   const auto second = [](TensorSpan in) { return Apply(PowersOp(), in)[1]; };
   for (const TensorFunction& run :
-       {TensorFunction(both), TensorFunction(second)}) {
+       {TensorFunction(both), TensorFunction(first), TensorFunction(second)}) {
     EXPECT_TRUE(Gradcheck(run, input));
     EXPECT_TRUE(GradGradcheck(run, input));
   }
@@ -73,11 +75,11 @@ TEST(SavingNodeTest, AnOutputThatNobodyUsesHasNoGradient) {
       FromValues<float>({2}, std::vector<float>{1, 2}).set_requires_grad(true);
   const TensorList powers = Apply(PowersOp(), {&x, 1});
   ASSERT_TRUE(Backward(Sum(powers[0])).ok());
-  EXPECT_THAT(x.grad().ToVector<float>(), ElementsAre(2, 4));
+  EXPECT_THAT(x.grad().ToVector<float>(), ElementsAre(3, 12));
   const TensorList again = Apply(PowersOp(), {&x, 1});
   x.set_grad(Tensor());
   ASSERT_TRUE(Backward(Sum(again[1])).ok());
-  EXPECT_THAT(x.grad().ToVector<float>(), ElementsAre(3, 12));
+  EXPECT_THAT(x.grad().ToVector<float>(), ElementsAre(2, 4));
 }
 
 }  // namespace

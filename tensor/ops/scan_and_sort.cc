@@ -99,7 +99,7 @@ std::shared_ptr<Node> SortOp::Differentiate(TensorSpan inputs,
         slots.Put(0, Apply1(GatherGradOp({.dim = dim, .bound = size}, size),
                             {self.Saved(0), grads[0]}));
       });
-  node->SaveOutput(0, outputs[1]);
+  node->SaveOutput(0, outputs[1], 1);
   return node;
 }
 
