@@ -381,6 +381,8 @@ void FsdpState::Reset() {
     group->gradients().Reset();
     group->Reshard();
   }
+  forwards_in_backward_.clear();
+  EndBackwardSpan();
   iteration_ = {.summoned = iteration_.summoned};
 }
 

@@ -212,7 +212,7 @@ class FsdpState final : public nn::StateGuard {
   /// Reduces and frees the remainder of the backward, and clears its state.
   /// \param tree the root's settings.
   void AfterBackward(const Settings& tree);
-  /// Abandons the iteration outside of a backward.
+  /// Abandons the iteration at any point.
   void Reset();
   /// @}
 

@@ -551,6 +551,7 @@ void FsdpTree::Reset() {
   position_ = 0;
   post_optimizer_.reset();
   forwards_ = casting_forwards_ = 0;
+  in_backward_ = false;
 }
 
 }  // namespace crosshatch::fsdp

@@ -82,7 +82,7 @@ class FsdpTree final : public std::enable_shared_from_this<FsdpTree> {
   /// work issued to compute.
   void set_post_optimizer_event(Event event) { post_optimizer_ = event; }
 
-  /// Abandons the iteration outside of a backward.
+  /// Abandons the iteration at any point.
   void Reset();
 
  private:

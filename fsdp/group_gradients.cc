@@ -453,8 +453,10 @@ void GroupGradients::Reset() {
   Finish();
   if (pending()) full_->Detach();
   partial_ = nullptr;
+  has_reduced_ = false;
   for (size_t i = 0; i < destinations_.size(); ++i) {
-    destinations_[i].written = destinations_[i].partial = false;
+    Destination& destination = destinations_[i];
+    destination.written = destination.complete = destination.partial = false;
     core_.members[i].parameter->set_gradient_is_pending(false);
   }
 }

@@ -99,8 +99,8 @@ class GroupGradients {
   void Finish();
   /// Ends a backward: the next one must complete every gradient again.
   void EndBackward();
-  /// Drops pending and partly reduced gradients, after a backward has ended.
-  /// The parameters' gradients stay.
+  /// Drops pending and partly reduced gradients. The parameters' gradients
+  /// stay.
   void Reset();
 
  private:

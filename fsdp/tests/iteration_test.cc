@@ -5,6 +5,7 @@
 /// left of it after a reset.
 
 #include <map>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "crosshatch/fsdp/testutil.h"
 #include "crosshatch/fsdp/training_testutil.h"
 #include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tensor/node.h"
 #include "crosshatch/tensor/rank_context.h"
 #include "crosshatch/testing/expect.h"
 #include "gtest/gtest.h"
@@ -192,6 +194,51 @@ TEST(IterationTest, AResetFreesGradientsThatAreNotReduced) {
               return absl::OkStatus();
             });
   }
+}
+
+// An exception of the program skips what Backward does at its end.
+TEST(IterationTest, AResetFollowsAnExceptionThatLeavesBackward) {
+  OnRanks({{"fsdp", 2}},
+          [&](const DeviceMesh& mesh, LineSink& log) -> absl::Status {
+            TestModel model(2, 5, 7, 3);
+            model.FillWithIntegers();
+            CH_RETURN_IF_ERROR(ShardAll(model, mesh, Summing()));
+            CH_ASSIGN_OR_RETURN(ShardedModule root, ShardedModule::Of(model));
+            Job job{model, mesh, root, log};
+            const nn::Module* thrower = nullptr;
+            const std::vector<nn::NamedModule> modules = model.NamedModules();
+            for (const nn::NamedModule& named : modules) {
+              named.module->AddPostHook(
+                  [&](nn::Module& self, TensorSpan, TensorList& outputs) {
+                    if (&self != thrower) return;
+                    GradEdge(outputs[0]).node->AddPreHook([] {
+                      throw std::runtime_error("of the program's own");
+                    });
+                  });
+            }
+            CH_RETURN_IF_ERROR(Step(job));
+            const Weights gradients = FullGradients(model);
+            const std::vector<std::string> lines = log.Take();
+            for (const nn::NamedModule& named : modules) {
+              thrower = named.module;
+              const Tensor loss = job.Loss(1);
+              thrower = nullptr;
+              bool thrown = false;
+              try {
+                CH_RETURN_IF_ERROR(Backward(loss));
+              } catch (const std::runtime_error&) {
+                thrown = true;
+              }
+              CH_EXPECT_TRUE(thrown) << named.name;
+              root.ResetIteration();
+              for (nn::Parameter* p : model.Parameters()) p->set_grad(Tensor());
+              log.Take();
+              CH_RETURN_IF_ERROR(Step(job));
+              CH_EXPECT_EQ(FullGradients(model), gradients) << named.name;
+              CH_EXPECT_EQ(log.Take(), lines) << named.name;
+            }
+            return absl::OkStatus();
+          });
 }
 
 }  // namespace
