@@ -37,37 +37,31 @@ struct Address {
                ? reinterpret_cast<sockaddr_in6&>(storage).sin6_port
                : reinterpret_cast<sockaddr_in&>(storage).sin_port;
   }
+  bool operator==(const Address& other) const {
+    return size == other.size && std::memcmp(get(), other.get(), size) == 0;
+  }
 };
 
-/// Returns the addresses of `hosts`, with `port`.
-/// \error kUnavailable with the system's reason, if there are none.
-absl::StatusOr<std::vector<Address>> Resolve(const std::string& hosts,
-                                             int port) {
-  std::vector<Address> addresses;
-  int failed = 0;
-  for (const absl::string_view each : absl::StrSplit(hosts, ',')) {
-    std::string host(each);
-    if (host.size() > 2 && host.front() == '[') {
-      host = host.substr(1, host.size() - 2);
-    }
-    addrinfo hints = {};
-    hints.ai_socktype = SOCK_STREAM;
-    addrinfo* found = nullptr;
-    const int error = getaddrinfo(host.c_str(), nullptr, &hints, &found);
-    if (error != 0) {
-      failed = error;
-      continue;
-    }
-    for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
-      Address& address = addresses.emplace_back();
-      std::memcpy(&address.storage, one->ai_addr, one->ai_addrlen);
-      address.size = one->ai_addrlen;
-      address.port() = htons(static_cast<uint16_t>(port));
-    }
-    freeaddrinfo(found);
+/// Appends the addresses of one host, with `port`. Returns 0 or the error of
+/// getaddrinfo.
+int Resolve(absl::string_view name, int port, std::vector<Address>& addresses) {
+  std::string host(name);
+  if (host.size() > 2 && host.front() == '[') {
+    host = host.substr(1, host.size() - 2);
   }
-  if (addresses.empty()) return absl::UnavailableError(gai_strerror(failed));
-  return addresses;
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int failed = getaddrinfo(host.c_str(), nullptr, &hints, &found);
+  if (failed != 0) return failed;
+  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
+    Address& address = addresses.emplace_back();
+    std::memcpy(&address.storage, one->ai_addr, one->ai_addrlen);
+    address.size = one->ai_addrlen;
+    address.port() = htons(static_cast<uint16_t>(port));
+  }
+  freeaddrinfo(found);
+  return 0;
 }
 
 File OpenSocket(const Address& address) {
@@ -216,57 +210,75 @@ absl::StatusOr<std::vector<File>> Listen(const std::string& host, int& port) {
     return absl::Status(
         code, absl::StrCat("cannot listen on ", host, ":", port, ": ", why));
   };
-  absl::StatusOr<std::vector<Address>> addresses = Resolve(host, port);
-  if (!addresses.ok()) {
-    return error(addresses.status().code(), addresses.status().message());
-  }
   std::vector<File> listeners;
-  int failed = 0;
-  for (Address& address : *addresses) {
-    address.port() = htons(static_cast<uint16_t>(port));
-    File socket;
-    failed = ListenOn(address, socket);
-    // Another job may listen on the port at other addresses, and ranks could
-    // then join the wrong job.
-    if (failed == EADDRINUSE) {
-      return error(absl::StatusCode::kUnavailable, "the port is in use");
+  std::vector<Address> taken;
+  for (const absl::string_view name : absl::StrSplit(host, ',')) {
+    std::vector<Address> addresses;
+    const int unresolved = Resolve(name, port, addresses);
+    if (unresolved != 0) {
+      return error(absl::StatusCode::kUnavailable, gai_strerror(unresolved));
     }
-    if (failed == EMFILE || failed == ENFILE) {
-      return error(absl::StatusCode::kResourceExhausted, std::strerror(failed));
+    bool listens = false;
+    int failed = 0;
+    for (Address& address : addresses) {
+      address.port() = htons(static_cast<uint16_t>(port));
+      if (std::find(taken.begin(), taken.end(), address) != taken.end()) {
+        listens = true;
+        continue;
+      }
+      File socket;
+      failed = ListenOn(address, socket);
+      // Another job may listen on the port at other addresses, and ranks could
+      // then join the wrong job.
+      if (failed == EADDRINUSE) {
+        return error(absl::StatusCode::kUnavailable, "the port is in use");
+      }
+      if (failed == EMFILE || failed == ENFILE) {
+        return error(absl::StatusCode::kResourceExhausted,
+                     std::strerror(failed));
+      }
+      // The host may lack a family of addresses.
+      if (failed != 0) continue;
+      port = ntohs(address.port());
+      listeners.push_back(std::move(socket));
+      taken.push_back(address);
+      listens = true;
     }
-    // The host may lack a family of addresses.
-    if (failed != 0) continue;
-    port = ntohs(address.port());
-    listeners.push_back(std::move(socket));
+    // On another host than the one meant, an address that many hosts have, such
+    // as a bridge's, would be listened on in vain.
+    if (!listens) {
+      return error(absl::StatusCode::kUnavailable,
+                   failed == EADDRNOTAVAIL
+                       ? absl::StrCat(name, " is not this host's")
+                       : std::strerror(failed));
+    }
   }
-  if (!listeners.empty()) return listeners;
-  return error(absl::StatusCode::kUnavailable,
-               failed == EADDRNOTAVAIL ? "the address is not this host's"
-                                       : std::strerror(failed));
+  return listeners;
 }
 
 absl::StatusOr<File> Dial(const std::string& host, int port,
                           absl::Time deadline) {
   absl::Duration pause = absl::Milliseconds(20);
   while (true) {
-    const absl::StatusOr<std::vector<Address>> addresses = Resolve(host, port);
-    if (addresses.ok()) {
-      for (const Address& address : *addresses) {
-        File socket = OpenSocket(address);
-        // A host that is down does not answer, and its other addresses may.
-        const absl::Time until =
-            std::min(deadline, absl::Now() + absl::Seconds(5));
-        if (!Connects(socket, address, until)) continue;
-        return socket;
-      }
+    std::vector<Address> addresses;
+    int failed = 0;
+    for (const absl::string_view name : absl::StrSplit(host, ',')) {
+      const int error = Resolve(name, port, addresses);
+      if (error != 0) failed = error;
+    }
+    for (const Address& address : addresses) {
+      File socket = OpenSocket(address);
+      // A host that is down does not answer, and its other addresses may.
+      const absl::Time until =
+          std::min(deadline, absl::Now() + absl::Seconds(5));
+      if (!Connects(socket, address, until)) continue;
+      return socket;
     }
     if (absl::Now() >= deadline) {
       return absl::DeadlineExceededError(absl::StrCat(
           "no process listened on ", host, ":", port,
-          addresses.ok()
-              ? ""
-              : absl::StrCat(" (", std::string(addresses.status().message()),
-                             ")")));
+          addresses.empty() ? absl::StrCat(" (", gai_strerror(failed), ")")
+                            : ""));
     }
     absl::SleepFor(std::min(pause, deadline - absl::Now()));
     pause = std::min(2 * pause, absl::Milliseconds(500));

@@ -76,12 +76,13 @@ class Connection {
   bool has_more_ = false;
 };
 
-/// Listens on those addresses of `host` that are this host's, and on no other.
-/// \param host names or addresses, separated by commas; an IPv6 address may
-///     have brackets.
+/// Listens on the addresses of `host`, once on each, and on no other. Of a name
+/// with several addresses, one need be available: the host may lack IPv6.
+/// \param host names or addresses of one host, separated by commas; an IPv6
+///     address may have brackets.
 /// \param port 0: any that is free; set to the port.
-/// \error kUnavailable if the port is in use on an address, or no address is
-///     this host's; kResourceExhausted without a file descriptor.
+/// \error kUnavailable if the port is in use on an address, or one is not this
+///     host's; kResourceExhausted without a file descriptor.
 absl::StatusOr<std::vector<File>> Listen(const std::string& host, int& port);
 
 /// Connects to an address of `host`, the first on which a process listens, and
