@@ -25,9 +25,7 @@ namespace {
 class WeightScales {
  public:
   explicit WeightScales(std::vector<std::shared_ptr<nn::Parameter>> weights)
-      : weights_(std::move(weights)),
-        gathered_(weights_.size(), false),
-        versions_(weights_.size()) {
+      : weights_(std::move(weights)), gathered_(weights_.size(), false) {
     const NoGrad no_grad;
     scales_ = Ones({static_cast<int64_t>(size())});
     inverses_ = Ones({static_cast<int64_t>(size())});
@@ -50,8 +48,10 @@ class WeightScales {
   /// Records that weight i is gathered in float8.
   void SetGathered(size_t i) { gathered_[i] = true; }
 
-  /// Computes the scales of the weights that are gathered, if one changed since
-  /// the last time. Runs on the current stream, compute.
+  /// Records that weights may have changed.
+  void BeginForward() { may_have_changed_ = true; }
+  /// Computes the scales of the weights that are gathered, unless it has since
+  /// the last BeginForward. Runs on the current stream, compute.
   void Update();
 
   /// Makes the current stream wait for the scales.
@@ -64,31 +64,17 @@ class WeightScales {
  private:
   /// Returns the largest magnitude of this rank's shard of weight i: [1].
   Tensor LocalAmax(size_t i) const;
-  /// Returns whether Update must compute, and records the weights' versions.
-  bool HaveChanged();
 
   const std::vector<std::shared_ptr<nn::Parameter>> weights_;
   std::vector<bool> gathered_;
-  std::vector<std::pair<const Storage*, uint32_t>> versions_;
+  // Not from the weights' versions: ranks may differ in what they write, and
+  // must agree on when to reduce.
+  bool may_have_changed_ = true;
   Tensor scales_;
   Tensor inverses_;
   Event written_;
   Event read_;
 };
-
-bool WeightScales::HaveChanged() {
-  bool changed = false;
-  for (size_t i = 0; i < size(); ++i) {
-    if (!gathered_[i]) continue;
-    const std::shared_ptr<Storage>& storage =
-        LocalTensor(weights_[i]->data()).storage();
-    const std::pair<const Storage*, uint32_t> version = {storage.get(),
-                                                         storage->version()};
-    changed = changed || versions_[i] != version;
-    versions_[i] = version;
-  }
-  return changed;
-}
 
 Tensor WeightScales::LocalAmax(size_t i) const {
   const Tensor shard = LocalTensor(weights_[i]->data());
@@ -97,7 +83,7 @@ Tensor WeightScales::LocalAmax(size_t i) const {
 }
 
 void WeightScales::Update() {
-  if (!HaveChanged()) return;
+  if (!std::exchange(may_have_changed_, false)) return;
   const NoGrad no_grad;
   // Weights on different views of the same ranks, such as those of replicated
   // heads, are reduced together.
@@ -149,6 +135,7 @@ class Float8Hooks final : public GatherHooks {
   std::vector<Input> Inputs(ShapeView piece) const override {
     return {{kFloat8E4M3, Shape(piece.begin(), piece.end())}};
   }
+  void BeginForward() const override { scales_->BeginForward(); }
   void Prepare() const override { scales_->Update(); }
   void PreAllGather(const Tensor& shard, TensorSpan inputs) const override {
     scales_->Wait();

@@ -21,9 +21,9 @@ namespace crosshatch::fsdp {
 /// has different scales in forward and in backward.)
 ///
 /// The scales of all these weights are computed together, with one reduction
-/// over ranks, before the first all-gather after a weight changed: once per
-/// optimizer step. It corresponds to torchao's
-/// precompute_float8_dynamic_scale_for_fsdp.
+/// over ranks, at the first all-gather of each outermost forward and of each
+/// explicit Unshard: once per step without gradient accumulation. It
+/// corresponds to torchao's precompute_float8_dynamic_scale_for_fsdp.
 ///
 /// Pass the same function to all FullyShard calls of the model.
 std::function<std::shared_ptr<const GatherHooks>(const nn::Parameter&)>

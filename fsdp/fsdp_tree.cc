@@ -255,6 +255,7 @@ void FsdpTree::OrderAllGathers() {
   for (const FsdpState* state : states_) {
     for (const auto& group : state->groups()) {
       group->MarkShardsOrdered();
+      group->BeginForward();
       on_compute = on_compute || group->stays_on_compute();
     }
     offloaded = offloaded || state->options().cpu_offload;

@@ -34,6 +34,11 @@ class GatherHooks {
   /// it for local shapes, of pieces of any size.
   virtual std::vector<Input> Inputs(ShapeView piece) const = 0;
 
+  /// Notes that shards may have changed. Called where an outermost forward
+  /// begins and before an explicit ShardedModule::Unshard: all ranks call it at
+  /// the same places, whichever of their shards have changed.
+  virtual void BeginForward() const {}
+
   /// Prepares PreAllGather, for example by a reduction over ranks. Called
   /// before each all-gather of shards, on the compute stream. The all-gather
   /// stream waits for shards that changed, and for nothing else: work that is

@@ -152,6 +152,10 @@ absl::StatusOr<std::unique_ptr<HookedGather>> HookedGather::Create(
                        std::move(indices)));
 }
 
+void HookedGather::BeginForward() const {
+  for (const auto& hooks : hooks_) hooks->BeginForward();
+}
+
 void HookedGather::Prepare() const {
   for (const auto& hooks : hooks_) hooks->Prepare();
 }

@@ -33,6 +33,8 @@ class HookedGather {
   const GroupPlan& plan() const { return plan_; }
   bool has_post_all_gather() const { return hooks_[0]->has_post_all_gather(); }
 
+  /// Calls BeginForward of all hooks.
+  void BeginForward() const;
   /// Calls Prepare of all hooks.
   void Prepare() const;
   /// Writes the inputs of `rank` to its shard buffer `source`.

@@ -298,6 +298,10 @@ void ParamGroup::AdoptReplacedData() {
   }
 }
 
+void ParamGroup::BeginForward() const {
+  if (hooked_ != nullptr) hooked_->BeginForward();
+}
+
 void ParamGroup::OrderAllGather() {
   if (shards_->version() == ordered_version_) return;
   Stream& reader =

@@ -114,6 +114,8 @@ class ParamGroup {
   /// See GroupCore.
   bool stays_on_compute() const { return core_.stays_on_compute(); }
 
+  /// Tells gather hooks that a forward begins.
+  void BeginForward() const;
   /// Records that later gathers are ordered after the shards' present content.
   void MarkShardsOrdered() { ordered_version_ = shards_->version(); }
   /// Issues the all-gather unless it has been issued already. Uses the values

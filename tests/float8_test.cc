@@ -293,5 +293,31 @@ TEST(Float8TrainingTest, GathersAQuarterOfTheBytes) {
   EXPECT_EQ(float8.max_reductions, plain.max_reductions + 1);
 }
 
+// One rank alone writes its shards, between two forwards.
+TEST(Float8TrainingTest, AWriteOnOneRankChangesTheScales) {
+  OnMesh({{"fsdp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
+    const NoGrad no_grad;
+    const Tensor x = FromValues<int32_t>({1, 3}, std::vector<int32_t>{1, 2, 3});
+    std::vector<std::vector<float>> logits;
+    for (const bool forward_before : {false, true}) {
+      nn::Llama model(Small());
+      CH_RETURN_IF_ERROR(ShardInFloat8(model, mesh));
+      CH_RETURN_IF_ERROR(model.Materialize({.seed = 5}));
+      if (forward_before) model.Forward(x);
+      for (nn::Parameter* p : model.Parameters()) {
+        if (mesh.world().rank() == 0) continue;
+        const Tensor shard = LocalTensor(p->data());
+        CopyInPlace(shard, Mul(shard, 4.0));
+      }
+      for (int i = 0; i < 2; ++i) {
+        logits.push_back(
+            ToDType(FullTensor(model.Forward(x)), kFloat32).ToVector<float>());
+      }
+    }
+    for (const auto& later : logits) CH_EXPECT_EQ(later, logits[0]);
+    return absl::OkStatus();
+  });
+}
+
 }  // namespace
 }  // namespace crosshatch
