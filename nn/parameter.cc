@@ -4,9 +4,25 @@
 #include <utility>
 
 #include "crosshatch/base/check.h"
+#include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch::nn {
+namespace {
+
+// Memory that nothing classified was computed by the program.
+void Classify(const Tensor& tensor, MemoryClass memory_class) {
+  if (!tensor.defined()) return;
+  const Tensor local = LocalTensor(tensor);
+  if (!local.storage()->attached()) return;
+  Block& block = local.storage()->block();
+  if (block.memory_class() != MemoryClass::kActivation) return;
+  RankContext& context = RankContext::Current();
+  context.allocator().Reclassify(block, memory_class);
+}
+
+}  // namespace
 
 Parameter::Parameter(ShapeView sizes, DType dtype, Initializer initializer,
                      bool requires_grad)
@@ -40,8 +56,14 @@ void Parameter::set_data(Tensor data) {
   CH_CHECK(data.sizes() == data_.sizes())
       << "parameter " << name_ << " " << data_.Describe() << " replaced by "
       << data.Describe();
+  Classify(data, MemoryClass::kParameter);
   data_ = std::move(data);
   data_.set_requires_grad(requires_grad_);
+}
+
+void Parameter::set_grad(Tensor grad) {
+  Classify(grad, MemoryClass::kGradient);
+  data_.set_grad(std::move(grad));
 }
 
 void Parameter::set_requires_grad(bool requires_grad) {

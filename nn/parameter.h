@@ -49,7 +49,8 @@ class Parameter : public std::enable_shared_from_this<Parameter> {
 
   const Tensor& data() const { return data_; }
   /// Replaces the persistent tensor by a leaf of the same global sizes, as
-  /// parallelization does.
+  /// parallelization does. Memory of MemoryClass::kActivation becomes that of
+  /// MemoryClass::kParameter.
   void set_data(Tensor data);
 
   const Tensor& Get() const { return gathered_.defined() ? gathered_ : data_; }
@@ -64,7 +65,9 @@ class Parameter : public std::enable_shared_from_this<Parameter> {
 
   /// Returns the gradient, in data()'s layout; undefined if there is none.
   const Tensor& grad() const { return data_.grad(); }
-  void set_grad(Tensor grad) { data_.set_grad(std::move(grad)); }
+  /// Replaces the gradient. Memory of MemoryClass::kActivation becomes that of
+  /// MemoryClass::kGradient.
+  void set_grad(Tensor grad);
 
   /// Returns whether data() and its optimizer state are in host memory although
   /// the rank has a device.

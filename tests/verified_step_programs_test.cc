@@ -93,6 +93,27 @@ std::vector<ProgramFault> ProgramFaults() {
                       "parts that differ", t});
   }
   {
+    Training t = {.axes = {{"fsdp", 4}}, .sharded_over = {"fsdp"}};
+    t.custom = std::make_shared<fsdp::CustomComm>();
+    t.custom->reduce_scatter = [](Communicator& comm, Collective collective,
+                                  Stream& stream) {
+      collective.reduce_op = ReduceOp::kMax;
+      return comm.Issue(std::move(collective), stream);
+    };
+    faults.push_back({"gradients reduced by their maximum",
+                      FindingKind::kGradient, "reduced by max", t});
+  }
+  {
+    Training t;
+    t.before_step = [](nn::Module& model, const DeviceMesh&, int) {
+      NoGrad no_grad;
+      for (nn::Parameter* p : model.Parameters()) p->set_grad(p->grad() * 0.25);
+      return absl::OkStatus();
+    };
+    faults.push_back({"gradients replaced by a quarter of them",
+                      FindingKind::kGradient, "but the divisor is 4", t});
+  }
+  {
     Training t = {.axes = {{"fsdp", 2}}, .sharded_over = {"fsdp"}};
     t.before_step = [](nn::Module&, const DeviceMesh& mesh, int step) {
       if (step != 1 || mesh.world().rank() != 1) return absl::OkStatus();
@@ -207,6 +228,109 @@ TEST(VerifiedStepProgramsTest, VerifiesClippingAndOtherOptimizers) {
        {decltype(Training::before_step)(clip), {sgd}}) {
     const VerifyReport report = Verify({.before_step = before_step});
     EXPECT_TRUE(report.ok()) << report.ToString();
+  }
+}
+
+/// Data parallelism of two ranks without FSDP.
+struct Replicated {
+  enum class Update { kSgd, kAdamW, kByHand };
+  Update update = Update::kAdamW;
+  /// Reduces all gradients in one flat tensor.
+  bool reduces = false;
+  /// Of the flat sum.
+  double scale = 0.5;
+  /// FSDP wraps the model, but ignores its head.
+  bool ignores_head = false;
+};
+
+/// Sums the gradients in one flat tensor and multiplies them by `scale`.
+absl::Status ReduceInBucket(nn::Module& model, const DeviceMesh& mesh,
+                            double scale) {
+  const NoGrad no_grad;
+  Stream& stream = RankContext::Current().current_stream();
+  CH_ASSIGN_OR_RETURN(Communicator * comm, mesh.communicator(0, stream.name()));
+  int64_t count = 0;
+  for (nn::Parameter* p : model.Parameters()) count += p->data().numel();
+  const Tensor flat = Zeros({count}, kFloat32);
+  const auto for_each = [&](const std::function<void(Tensor, Tensor)>& copy) {
+    int64_t at = 0;
+    for (nn::Parameter* p : model.Parameters()) {
+      const Shape& sizes = p->data().sizes();
+      copy(MakeView(flat.storage(), at, sizes, ContiguousStrides(sizes),
+                    kFloat32),
+           p->grad());
+      at += p->data().numel();
+    }
+  };
+  for_each([](Tensor part, Tensor grad) { CopyInPlace(part, grad); });
+  CH_RETURN_IF_ERROR(AllReduce(*comm, flat.raw_data(), count, kFloat32,
+                               ReduceOp::kSum, stream, "bucket"));
+  MulInPlace(flat, scale);
+  for_each([](Tensor part, Tensor grad) { CopyInPlace(grad, part); });
+  return absl::OkStatus();
+}
+
+absl::Status TrainReplicated(World& world, const Replicated& how) {
+  using Update = Replicated::Update;
+  CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                      InitDeviceMesh(world, {{"dp", 2}}));
+  fsdp::TestModel model(2, kDim, 8, 4);
+  model.FillWithIntegers();
+  if (how.ignores_head) {
+    fsdp::FullyShardOptions options;
+    for (nn::Parameter* p : model.Parameters()) {
+      if (p->name().find("head") == 0) options.ignored_params.push_back(p);
+    }
+    CH_RETURN_IF_ERROR(fsdp::FullyShard(model, mesh, options));
+  }
+  nn::AdamW adamw(model.Parameters(), {.lr = 0.125});
+  nn::Sgd sgd(model.Parameters(), {.lr = 0.125});
+  for (int step = 0; step < 2; ++step) {
+    CH_RETURN_IF_ERROR(Backward(Sum(
+        model.Forward(SmallIntegers({2, kDim}, 10 * step + world.rank())))));
+    if (how.reduces) {
+      CH_RETURN_IF_ERROR(ReduceInBucket(model, mesh, how.scale));
+    }
+    if (how.update == Update::kAdamW) CH_RETURN_IF_ERROR(adamw.Step());
+    if (how.update == Update::kSgd) CH_RETURN_IF_ERROR(sgd.Step());
+    const NoGrad no_grad;
+    for (nn::Parameter* p : model.Parameters()) {
+      if (how.update == Update::kByHand) {
+        AddInPlace(p->data(), p->grad(), -0.125);
+      }
+      p->set_grad(Tensor());
+    }
+  }
+  return absl::OkStatus();
+}
+
+VerifyReport VerifyReplicated(const Replicated& how) {
+  const auto report = VerifyStep(
+      [&](World& world) { return TrainReplicated(world, how); }, {{"dp", 2}});
+  EXPECT_TRUE(report.ok()) << report.status();
+  return *report;
+}
+
+TEST(VerifiedStepProgramsTest, FindsGradientsThatNothingReduces) {
+  using Update = Replicated::Update;
+  for (const Update update : {Update::kSgd, Update::kAdamW, Update::kByHand}) {
+    ExpectFound("nothing is reduced", VerifyReplicated({.update = update}),
+                FindingKind::kGradient, "not reduced");
+  }
+  ExpectFound("an ignored head",
+              VerifyReplicated({.update = Update::kSgd, .ignores_head = true}),
+              FindingKind::kGradient, "not reduced");
+}
+
+TEST(VerifiedStepProgramsTest, VerifiesABucketOfGradients) {
+  using Update = Replicated::Update;
+  for (const Update update : {Update::kSgd, Update::kAdamW, Update::kByHand}) {
+    Replicated how = {.update = update, .reduces = true};
+    const VerifyReport report = VerifyReplicated(how);
+    EXPECT_TRUE(report.ok()) << report.ToString();
+    how.scale = 0.25;
+    ExpectFound("a bucket divided twice", VerifyReplicated(how),
+                FindingKind::kGradient, "but the divisor is 2");
   }
 }
 

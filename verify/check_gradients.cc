@@ -28,7 +28,7 @@ struct Value {
   double factor = 1;
   /// The groups that were summed over, in order.
   std::vector<int> groups;
-  /// Why the parts of a sum differ; else empty.
+  /// Why it is no such sum, such as parts that differ; else empty.
   std::string mixed;
   /// The label and event of the last reduction.
   std::string label;
@@ -185,7 +185,7 @@ class GradientChecker {
       if (read != 0 && !values_.At(read).zero) {
         CheckUpdate(index, e, read);
         Value scaled = values_.At(read);
-        if (access.factor != 1 && WritesGradient(e)) {
+        if (access.factor != 1 && KeepsFactor(e, access)) {
           scaled.factor *= access.factor;
           read = values_.NumberOf(scaled);
         }
@@ -206,11 +206,14 @@ class GradientChecker {
     }
   }
 
-  bool WritesGradient(const LoggedEvent& e) const {
+  /// Returns whether the output is a gradient too, rather than a temporary of
+  /// an optimizer: memory of gradients, or the input itself.
+  bool KeepsFactor(const LoggedEvent& e, const LoggedAccess& input) const {
     for (uint32_t i = 0; i < e.num_accesses; ++i) {
       const LoggedAccess& access = log_.accesses[e.first_access + i];
       if (!access.writes) continue;
       const int64_t lease = log_.LeaseAt(access.begin);
+      if (access.begin == input.begin && access.end == input.end) return true;
       return lease >= 0 &&
              (HoldsGradients(lease) ||
               LeaseAt(lease).memory_class == MemoryClass::kCommunication);
@@ -270,6 +273,11 @@ class GradientChecker {
         reduced.label = c.label;
         reduced.event = index;
       }
+      if (of_batch && c.op != ReduceOp::kSum && c.op != ReduceOp::kAvg &&
+          reduced.mixed.empty()) {
+        reduced.mixed = absl::StrCat("reduced by ", ToString(c.op));
+        reduced.mixed_by = index;
+      }
       reduced.factor *= c.scale;
       if (c.op == ReduceOp::kAvg) {
         reduced.factor /= static_cast<double>(group.world_ranks.size());
@@ -312,7 +320,7 @@ class GradientChecker {
            .missing = std::move(missing)});
     };
     if (!value.mixed.empty()) {
-      add(value.mixed, "the same reduction and divisor of all parts");
+      add(value.mixed, "a sum of parts with the same reduction and divisor");
       return;
     }
     const std::set<int> wanted = AxesOf(value.label);
