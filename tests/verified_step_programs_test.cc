@@ -231,6 +231,17 @@ TEST(VerifiedStepProgramsTest, VerifiesClippingAndOtherOptimizers) {
   }
 }
 
+TEST(VerifiedStepProgramsTest, ReportsAnUnreducedGradientOfParametersAlone) {
+  Training t;
+  t.before_step = [](nn::Module& model, const DeviceMesh&, int) {
+    NoGrad no_grad;
+    for (nn::Parameter* p : model.Parameters()) p->set_grad(p->data() * 0.25);
+    return absl::OkStatus();
+  };
+  ExpectFound("a gradient made of a parameter", Verify(t),
+              FindingKind::kGradient, "not reduced");
+}
+
 /// Data parallelism of two ranks without FSDP.
 struct Replicated {
   enum class Update { kSgd, kAdamW, kByHand };

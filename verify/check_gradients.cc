@@ -195,7 +195,7 @@ class GradientChecker {
     int result = carried;
     if (e.zeros) {
       result = values_.NumberOf({.zero = true});
-    } else if (!carries) {
+    } else if (!carries || carried == 0) {  // A constant or of parameters.
       result = values_.NumberOf({});
     }
     for (uint32_t i = 0; i < e.num_accesses; ++i) {

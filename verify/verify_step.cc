@@ -133,7 +133,8 @@ std::string VerifyReport::ToString() const {
         "\naccesses to memory: ",
         accesses, "; pairs on two streams, all ordered by events: ", pairs,
         "\nevery buffer is released, and none is used outside of its lease"
-        "\nevery gradient is reduced once over its ranks, and divided once\n");
+        "\nevery gradient that elementwise work carries into a parameter is "
+        "reduced once over its ranks, and divided once\n");
   }
   if (unknown_kernels > 0) {
     absl::StrAppend(&text, "not checked: what ", unknown_kernels,
