@@ -146,21 +146,20 @@ void Transfer::Post(int64_t number) {
     const auto rank = [&](const Piece& piece) {
       return group_.key.world_ranks[piece.flow->member];
     };
-    // Sends first: if a peer's message is here already, MPI copies its data
-    // before Receive returns, and the peer would wait for this process's
-    // message meanwhile.
-    for (Piece& piece : round.sends) {
-      if (!job_.link_error().ok()) return;
-      job_.RecordLinkError(link.Send(rank(piece), piece.flow->tag, piece.memory,
-                                     piece.elems * elem_bytes_, piece.request));
-    }
-    for (const Piece& piece : round.sends) link.Notify(rank(piece));
     for (Piece& piece : round.receives) {
       if (!job_.link_error().ok()) return;
       job_.RecordLinkError(link.Receive(rank(piece), piece.flow->tag,
                                         piece.memory, piece.elems * elem_bytes_,
                                         piece.request));
     }
+    for (Piece& piece : round.sends) {
+      if (!job_.link_error().ok()) return;
+      job_.RecordLinkError(link.Send(rank(piece), piece.flow->tag, piece.memory,
+                                     piece.elems * elem_bytes_, piece.request));
+    }
+  }
+  for (const Piece& piece : round.sends) {
+    job_.link().Notify(group_.key.world_ranks[piece.flow->member]);
   }
 }
 
