@@ -75,7 +75,11 @@ absl::StatusOr<TensorList> StepGraph::Capture(TensorSpan inputs, Step step) {
     capture_->End();
     reason = capture_->broken_by();
   }
-  CH_RETURN_IF_ERROR(results.status());
+  if (!results.ok()) {
+    has_failed_ = true;
+    reason_ = "the step failed while it was captured";
+    return results.status();
+  }
   CH_RETURN_IF_ERROR(context.status());
   // Its work has not run unless it was broken; all ranks launch theirs, before
   // they wait for each other.

@@ -263,6 +263,27 @@ TEST_P(OneRankTest, AReadByTheHostFallsBack) {
                  });
 }
 
+TEST_P(OneRankTest, AStepThatFailsInTheCaptureIsNotReplayed) {
+  StepGraph graph({.mode = Mode::kAuto});
+  for (int run = 1; run <= 5; ++run) {
+    const auto results =
+        graph.Run({}, [&](TensorSpan) -> absl::StatusOr<TensorList> {
+          const Tensor x = Full({3}, run);
+          if (run == 3) return absl::DataLossError("no batch");
+          return TensorList{x};
+        });
+    if (run == 3) {
+      EXPECT_EQ(results.status(), absl::DataLossError("no batch"));
+      continue;
+    }
+    ASSERT_TRUE(results.ok()) << results.status();
+    ASSERT_EQ(results->size(), 1u) << "run " << run;
+    EXPECT_EQ((*results)[0].ToVector<float>()[2], run);
+  }
+  EXPECT_EQ(graph.replays(), 0);
+  EXPECT_EQ(graph.fallback_reason(), "the step failed while it was captured");
+}
+
 TEST_P(OneRankTest, AWaitFallsBack) {
   ExpectFallback("the host waits for stream compute",
                  [](TensorSpan) -> absl::StatusOr<TensorList> {
