@@ -121,6 +121,8 @@ class Trainer {
   // Computes the gradients of the step that divides its loss by `targets`, and
   // this rank's part of the loss. They may be a replay.
   absl::StatusOr<Tensor> GraphOfGradients(double targets);
+  // Adds this rank's part of a micro-batch's loss.
+  void AddOwnPart(const Tensor& loss, Tensor& so_far) const;
   // Sums the ranks' parts of a loss.
   absl::StatusOr<double> GlobalLoss(const Tensor& own, int64_t step);
   // Returns the mean loss over all whole rows of the evaluation text.
@@ -299,6 +301,12 @@ Tensor Trainer::Loss(const LabelledRows& batch, double targets) {
              1.0 / targets);
 }
 
+void Trainer::AddOwnPart(const Tensor& loss, Tensor& so_far) const {
+  Tensor own = LocalTensor(loss).Detach();
+  if (options_.accumulate > 1) own = ToDType(own, kFloat64);
+  so_far = so_far.defined() ? Add(so_far, own) : own;
+}
+
 absl::StatusOr<double> Trainer::GlobalLoss(const Tensor& own, int64_t step) {
   CH_ASSIGN_OR_RETURN(const std::vector<double> sum,
                       SumOverMesh(*data_, own, "loss"));
@@ -329,9 +337,7 @@ absl::StatusOr<Tensor> Trainer::GraphOfGradients(double targets) {
               inputs.subspan(static_cast<size_t>(i) * of_batch, of_batch);
           const Tensor loss =
               Loss({{mine.begin(), mine.end() - 1}, mine.back()}, targets);
-          Tensor own = LocalTensor(loss).Detach();
-          if (count > 1) own = ToDType(own, kFloat64);
-          so_far = so_far.defined() ? Add(so_far, own) : own;
+          AddOwnPart(loss, so_far);
           return Backward(loss);
         },
         fsdp::AccumulateBy::kShards));
@@ -368,9 +374,7 @@ absl::Status Trainer::Learn(StepMetrics& metrics) {
     const Tensor loss = Loss(
         Batch(tokens_, position_, MicroBatch(options_.global_batch, count, i)),
         targets);
-    Tensor own = LocalTensor(loss);
-    if (count > 1) own = ToDType(own, kFloat64);
-    so_far = so_far.defined() ? Add(so_far, own) : own;
+    AddOwnPart(loss, so_far);
     if (i + 1 == count) {
       CH_ASSIGN_OR_RETURN(global_loss, GlobalLoss(so_far, metrics.step));
     }
