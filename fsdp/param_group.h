@@ -114,7 +114,7 @@ class ParamGroup {
   /// See GroupCore.
   bool stays_on_compute() const { return core_.stays_on_compute(); }
 
-  /// Tells gather hooks that a forward begins.
+  /// Calls BeginForward of the gather hooks.
   void BeginForward() const;
   /// Records that later gathers are ordered after the shards' present content.
   void MarkShardsOrdered() { ordered_version_ = shards_->version(); }
