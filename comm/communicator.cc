@@ -80,10 +80,8 @@ void Communicator::Capture(const Collective& collective) {
     return;
   }
   StepCapture& capture = *context_.capture();
-  capture.Note(static_cast<uint64_t>(collective.kind));
-  for (const char c : absl::StrCat(key_.name, " ", collective.label)) {
-    capture.Note(static_cast<unsigned char>(c));
-  }
+  capture.AddToIdentity(absl::StrCat(Name(collective.kind), " of ", key_.name,
+                                     " ", collective.label, "\n"));
   capture.OnReplay([this, kind = collective.kind,
                     bytes = BytesReceived(collective, member_, size())] {
     CountBytes(kind, bytes);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "crosshatch/base/byte_hash.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/error_context.h"
 #include "crosshatch/tensor/device_backend.h"
@@ -121,8 +122,9 @@ void StepCapture::LaunchEachStep(Stream& stream, Stream::Task task) {
   stream.CaptureKernels(each.kernels, each.task);
 }
 
-void StepCapture::Note(uint64_t part) {
-  identity_ = (identity_ ^ part) * 0x100000001b3u;
+void StepCapture::AddToIdentity(absl::string_view part) {
+  identity_ =
+      HashBytes(identity_, part.data(), static_cast<int64_t>(part.size()));
 }
 
 }  // namespace crosshatch

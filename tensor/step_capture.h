@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "crosshatch/tensor/allocator.h"
 #include "crosshatch/tensor/stream.h"
 
@@ -71,11 +72,10 @@ class StepCapture {
   /// the same kernels in each call; it is called now, and after the actions of
   /// OnReplay before each launch but the first.
   void LaunchEachStep(Stream& stream, Stream::Task task);
-  /// Adds to identity().
-  void Note(uint64_t part);
+  void AddToIdentity(absl::string_view part);
   /// @}
 
-  /// Returns a hash of what was noted: of the collectives, in order.
+  /// Returns a hash of the parts added to it: of the collectives, in order.
   uint64_t identity() const { return identity_; }
   /// Returns the memory of the capture.
   const MemoryStats& memory() const { return memory_->stats(); }
@@ -100,7 +100,7 @@ class StepCapture {
   bool captures_ = false;
   bool was_launched_ = false;
   std::string broken_by_;
-  uint64_t identity_ = 0xcbf29ce484222325u;
+  uint64_t identity_ = 0;
   std::vector<std::function<void()>> on_replay_;
   std::vector<std::function<void(const Event&)>> after_launch_;
   std::vector<EachStep> each_step_;

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "crosshatch/base/byte_hash.h"
+
 namespace crosshatch::verify {
 
 const char* Name(Finding::Kind kind) {
@@ -73,7 +75,7 @@ std::map<std::string, uint64_t> LabelOrigins(const RankLog& log) {
       if (!access.writes && (gathers || access.carries)) read |= origin;
       if (!access.writes || gathers) continue;
       if (e.origin != 0) {
-        origin = origin * 0x9E3779B97F4A7C15u + e.origin;
+        origin = HashBytes(origin, &e.origin, sizeof e.origin);
       } else if (origin == 0) {
         origin = read;
       }

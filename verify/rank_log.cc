@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
+#include "crosshatch/base/byte_hash.h"
 
 namespace crosshatch::verify {
 namespace {
@@ -14,25 +15,25 @@ using Kind = LoggedEvent::Kind;
 
 class Hash {
  public:
-  void Add(uint64_t value) {
-    value_ = (value_ ^ value) * 0x9E3779B97F4A7C15u;
-    value_ ^= value_ >> 32;
-  }
+  void Add(uint64_t value) { value_ = HashBytes(value_, &value, sizeof value); }
   // Omits the ranks of a mesh: "mesh(ep=2, ranks=[1,3])".
   void AddText(std::string_view text) {
     constexpr std::string_view kRanks = ", ranks=[";
     const size_t begin = text.find(kRanks);
     const size_t end =
         begin == std::string_view::npos ? begin : text.find(']', begin);
-    for (size_t i = 0; i < text.size(); ++i) {
-      if (i < begin || i > end) Add(static_cast<unsigned char>(text[i]));
-    }
+    AddPart(text.substr(0, begin));
+    if (end != std::string_view::npos) AddPart(text.substr(end + 1));
     AddSigned(-1);
   }
   void AddSigned(int64_t value) { Add(static_cast<uint64_t>(value)); }
   uint64_t value() const { return value_; }
 
  private:
+  void AddPart(std::string_view text) {
+    value_ = HashBytes(value_, text.data(), static_cast<int64_t>(text.size()));
+  }
+
   uint64_t value_ = 1;
 };
 

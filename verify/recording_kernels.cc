@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "crosshatch/base/byte_hash.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/tensor/kernels/kernel_table.h"
 #include "crosshatch/verify/recorder.h"
@@ -384,13 +385,9 @@ void Add(Operands& to, const AdamWArgs& a) {
 void Add(Operands& to, const RandomArgs& a) {
   to.Write(a.out, a.dtype, {{NumElements(a.box), 1}});
   uint64_t hash = a.key;
-  const auto mix = [&](int64_t value) {
-    hash = (hash ^ static_cast<uint64_t>(value)) * 0x9E3779B97F4A7C15u;
-    hash ^= hash >> 32;
-  };
   for (int d = 0; d < a.box.ndim; ++d) {
-    mix(a.offsets[d]);
-    mix(a.box.sizes[d]);
+    const int64_t interval[] = {a.offsets[d], a.box.sizes[d]};
+    hash = HashBytes(hash, interval, sizeof interval);
   }
   to.origin = std::max<uint64_t>(hash, 1);
 }

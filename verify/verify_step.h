@@ -65,6 +65,7 @@ struct VerifyReport {
 /// Runs `program` as a dry run of one rank of each class of the mesh and checks
 /// what it issues. The program is what a job runs: it makes its mesh and model,
 /// and does one step or more. It may be called on any thread.
+/// \param mesh has the axes of the program's own mesh, by the same names.
 /// \error that of the program; kInvalidArgument for an invalid mesh or an
 ///     unknown axis; kFailedPrecondition if the ranks of a large job are not
 ///     alike along its axes, so that no class stands for them.
