@@ -28,7 +28,13 @@ std::string StepCapture::ReasonAgainst(RankContext& context) {
   return "";
 }
 
-StepCapture::StepCapture(RankContext& context) : context_(context) {
+uint64_t StepCapture::NextNumber() {
+  static std::atomic<uint64_t> captures{0};
+  return ++captures;
+}
+
+StepCapture::StepCapture(RankContext& context)
+    : context_(context), number_(NextNumber()) {
   CH_CHECK(ReasonAgainst(context).empty()) << ReasonAgainst(context);
   CH_CHECK(context.capture_ == nullptr) << "a capture within a capture";
   context.allocator_->ReleaseFreeMemory();
@@ -38,12 +44,10 @@ StepCapture::StepCapture(RankContext& context) : context_(context) {
   memory_ = replaced_.get();
   Stream& compute = *context.compute_stream_;
   for (const auto& side : context.side_streams_) compute.Wait(side->Record());
-  static std::atomic<uint64_t> captures{0};
-  const uint64_t number = ++captures;
-  compute.BeginCapture(number);
+  compute.BeginCapture(number_);
   const Event begin = compute.Record();
   for (const auto& side : context.side_streams_) {
-    side->JoinCapture(number);
+    side->JoinCapture(number_);
     side->Wait(begin);
   }
   ExchangeAllocators();

@@ -75,6 +75,8 @@ class StepCapture {
   void AddToIdentity(absl::string_view part);
   /// @}
 
+  /// Returns a number, from 1, that no other capture of the process has.
+  uint64_t number() const { return number_; }
   /// Returns a hash of the parts added to it: of the collectives, in order.
   uint64_t identity() const { return identity_; }
   /// Returns the memory of the capture.
@@ -87,12 +89,14 @@ class StepCapture {
     CapturedKernels kernels;
   };
 
+  static uint64_t NextNumber();
   /// Ends the recording of streams.
   void Finish();
   void Issue();
   void ExchangeAllocators();
 
   RankContext& context_;
+  const uint64_t number_;
   std::unique_ptr<CapturedWork> work_;
   /// Another one of the context while it captures.
   Allocator* memory_ = nullptr;

@@ -158,8 +158,8 @@ class NcclDataPlane final : public DataPlane, private MemoryListener {
   RankContext& context_;
   const NcclOptions options_;
   const std::unique_ptr<NcclComm> comm_;
-  /// The latest capture with its collectives.
-  const StepCapture* watched_ = nullptr;
+  /// The number of the latest capture with its collectives; 0 for none.
+  uint64_t watched_ = 0;
   /// Whether it listens to the allocator.
   bool is_memory_listener_ = false;
 };
@@ -174,7 +174,7 @@ absl::Status NcclDataPlane::Issue(const Collective& collective,
   StepCapture* const capture = context_.capture();
   if (capture == nullptr) {
     comm_->Issued(std::move(what), queue.Record());
-  } else if (std::exchange(watched_, capture) != capture) {
+  } else if (std::exchange(watched_, capture->number()) != capture->number()) {
     // The watchdog watches whole launches.
     capture->AfterLaunch(
         [this, what = absl::StrCat("a captured step from ", what, " on")](
